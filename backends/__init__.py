@@ -1,0 +1,1 @@
+"""One adapter per framework; each imports its framework only inside its own process."""

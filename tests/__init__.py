@@ -1,0 +1,1 @@
+"""The conformance matrix, the suite's tests of itself, and the benchmarks."""
