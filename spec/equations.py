@@ -22,7 +22,6 @@ from fractions import Fraction
 from typing import Any, Final, Literal
 
 import numpy as np
-
 from qkvac.spec.scalar import Scalar
 
 Kind = Literal["real", "mask", "index"]
@@ -79,7 +78,8 @@ class Equation:
     @property
     def operands(self) -> tuple[str, ...]:
         """Names that the right-hand side refers to, in order of appearance."""
-        return tuple(dict.fromkeys(node.name for node in walk(self.expression) if isinstance(node, Ref)))
+        nodes = walk(self.expression)
+        return tuple(dict.fromkeys(node.name for node in nodes if isinstance(node, Ref)))
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ FUNCTIONS: Final[Mapping[str, Signature]] = {
 
 
 def parse(text: str) -> Program:
-    """The program that `text` declares; raises SpecError, showing the line, if it is outside the grammar."""
+    """The program that `text` declares; raises SpecError, showing the line, if it is malformed."""
     return _Parser(textwrap.dedent(text).strip("\n")).program()
 
 
@@ -189,7 +189,8 @@ class _Parser:
         try:
             self.module = ast.parse(text)
         except SyntaxError as error:
-            raise self.error(error.lineno or 1, error.offset, f"not an equation: {error.msg}") from None
+            message = f"not an equation: {error.msg}"
+            raise self.error(error.lineno or 1, error.offset, message) from None
         self.text = text
 
     def error(self, line: int, column: int | None, message: str) -> SpecError:
@@ -227,9 +228,8 @@ class _Parser:
             raise self.error(1, None, "the text declares no equation")
         program = Program(tuple(inputs), tuple(parameters), tuple(equations))
         kinds = self.check(program)
-        return replace(
-            program, inputs=tuple(replace(t, kind=kinds.get(t.name, "real")) for t in program.inputs)
-        )
+        typed = (replace(tensor, kind=kinds.get(tensor.name, "real")) for tensor in program.inputs)
+        return replace(program, inputs=tuple(typed))
 
     def declaration(self, node: ast.expr) -> Tensor:
         if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
@@ -253,7 +253,8 @@ class _Parser:
             literal = ast.get_source_segment(self.text, node)
             return Number(Fraction(literal) if literal else Fraction(node.value))
         if isinstance(node, ast.BinOp) and type(node.op) in BINARY:
-            return Op(BINARY[type(node.op)], (self.expression(node.left), self.expression(node.right)))
+            operands = (self.expression(node.left), self.expression(node.right))
+            return Op(BINARY[type(node.op)], operands)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return Op("negate", (self.expression(node.operand),))
         if isinstance(node, ast.Attribute) and node.attr == "T":
@@ -265,7 +266,8 @@ class _Parser:
     def call(self, node: ast.Call, name: str) -> Op:
         signature = FUNCTIONS.get(name)
         if signature is None:
-            raise self.at(node, f"unknown function {name!r}; the grammar has {', '.join(FUNCTIONS)}")
+            known = ", ".join(FUNCTIONS)
+            raise self.at(node, f"unknown function {name!r}; the grammar has {known}")
         # `axis` stands second wherever it may be given by position.
         order = list(signature.parameters)
         if signature.has_axis:
@@ -308,18 +310,20 @@ class _Parser:
             except SpecError as error:
                 raise self.error(equation.line, None, str(error)) from None
             if rank != equation.target.rank:
-                problem = f"the right-hand side has {rank} declared axes, {equation.target.name} has "
-                raise self.error(equation.line, None, f"{problem}{equation.target.rank}")
+                target = equation.target
+                problem = f"the right-hand side has {rank} axes, {target.name} has {target.rank}"
+                raise self.error(equation.line, None, problem)
             ranks[equation.target.name] = rank
         return kinds
 
 
 def _infer_kinds(expression: Expr, kind: Kind | None, kinds: dict[str, Kind]) -> None:
-    """Record what each name is used as: masks in `where=` and `&`, indices in take and scatter_add."""
+    """Record what each name is used as: a mask in `where=` and `&`, an index in take."""
     if isinstance(expression, Ref):
         used: Kind = kind or "real"
         if kinds.setdefault(expression.name, used) != used:
-            raise SpecError(f"{expression.name} is used both as {kinds[expression.name]} and as {used}")
+            before = kinds[expression.name]
+            raise SpecError(f"{expression.name} is used both as {before} and as {used}")
     elif isinstance(expression, Op):
         for position, argument in enumerate(expression.args):
             below: Kind | None = None
@@ -519,7 +523,11 @@ class _Evaluator:
         if name == "divide":
             return self.algebra.scale(x, Scalar.of(1) / s if isinstance(s, Scalar) else s)
         if name == "subtract":
-            return self.algebra.shift(self.algebra.negate(x) if scalar[0] else x, s if scalar[0] else -s)
+            return (
+                self.algebra.shift(self.algebra.negate(x), s)
+                if scalar[0]
+                else self.algebra.shift(x, -s)
+            )
         return self.algebra.shift(x, s)
 
     def axis(self, expression: Op, rank: int) -> int:
@@ -536,7 +544,7 @@ class _Evaluator:
         return [self.lifted(arg, max(ranks), keep) for arg in args]
 
     def lifted(self, expression: Expr, rank: int, keep: int) -> Any:
-        """The value with `rank` declared axes; new ones stand before the last `keep`, or before all."""
+        """The value with `rank` declared axes; new ones stand before the last `keep` (0: all)."""
         value, own = self.tensor(expression)
         if own == rank:
             return value

@@ -6,9 +6,10 @@ NumPy dtype (TF32) can be declared in an arithmetic model like any other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Mapping
+from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
