@@ -22,6 +22,7 @@ from fractions import Fraction
 from typing import Any, Final, Literal
 
 import numpy as np
+
 from qkvac.spec.scalar import Scalar
 
 Kind = Literal["real", "mask", "index"]

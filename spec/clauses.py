@@ -1,0 +1,272 @@
+"""The clauses, one function each: contract, E (bits), L (local) and B (bound).
+
+No clause has a tolerance of its own. L and B compare an error, measured against a certified
+enclosure, with a bound that the rounding interpretation derives from the declared arithmetic
+model; E compares bits with the certified value, rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from qkvac.spec import rounding, shapes
+from qkvac.spec.enclosure import Enclosure
+from qkvac.spec.equations import Equation, Program
+from qkvac.spec.formats import FORMATS, Format, dtype
+
+if TYPE_CHECKING:
+    from qkvac.spec.verdict import Question
+
+SHARPNESS: Final = 2.0**-10
+"""An oracle whose radius exceeds this share of the bound decides nothing."""
+
+
+class Certify(Protocol):
+    """Certified values of a program; the engine passes one that remembers."""
+
+    def __call__(
+        self,
+        program: Program,
+        inputs: Mapping[str, np.ndarray],
+        sizes: Mapping[str, Any],
+        dtype: str,
+        *,
+        wanted: Sequence[str] | None = None,
+        bound: dict[str, np.ndarray] | None = None,
+    ) -> dict[str, Enclosure]: ...
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Errors of a quantity beside the bounds of one clause, entry by entry."""
+
+    clause: str
+    error: np.ndarray
+    """A lower bound of |value − true value|: a failure is proved, not suspected."""
+    bound: np.ndarray
+    radius: np.ndarray
+    certified: np.ndarray
+    excused: np.ndarray
+    """Entries that are out of range by the contract's leave."""
+    reading: tuple[str, ...] = ()
+
+    @cached_property
+    def ratios(self) -> np.ndarray:
+        """Error over bound; 0 where there is no error, whatever the bound."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            ratios = np.where(self.error == 0, 0.0, self.error / self.bound)
+        return np.where(self.excused | np.isinf(self.bound), 0.0, ratios)
+
+    @property
+    def holds(self) -> bool:
+        return bool(np.all(self.ratios <= 1.0))
+
+    @property
+    def ratio(self) -> float:
+        return float(np.max(self.ratios, initial=0.0))
+
+    @property
+    def count(self) -> int:
+        """How many entries fail."""
+        return int(np.sum(~(self.ratios <= 1.0)))
+
+    @property
+    def worst_index(self) -> tuple[int, ...]:
+        ratios = np.where(np.isnan(self.ratios), np.inf, self.ratios)
+        # Among entries without error, or all infinitely wrong, the largest error speaks best.
+        if not np.any(ratios) or np.isinf(np.max(ratios)):
+            ratios = np.where(ratios == np.max(ratios), np.nan_to_num(self.error, nan=np.inf), -1.0)
+        return tuple(int(i) for i in np.unravel_index(np.argmax(ratios), ratios.shape))
+
+    @property
+    def blurred(self) -> bool:
+        """Whether the oracle's radius is too large for some bound."""
+        unclear = self.radius > self.bound * SHARPNESS
+        return bool(np.any(unclear & ~self.excused & np.isfinite(self.bound)))
+
+
+def contract(question: Question, name: str, value: np.ndarray) -> str | None:
+    """What is wrong with presence, dtype, shape or finiteness, in words; None if nothing is."""
+    allowed = {question.dtype}
+    if name == "Ω":
+        allowed |= {question.arithmetic.accumulation, question.arithmetic.scores}
+    found = value.dtype.name
+    if found not in allowed:
+        return f"{name} has dtype {found}, expected {' or '.join(sorted(allowed))}"
+    tensor = question.program.tensors[name]
+    wrong = shapes.mismatch(tensor, question.contract[name], value.shape)
+    if wrong is not None:
+        return wrong
+    plain = value.astype(np.float64)
+    broken = np.argwhere(~np.isfinite(plain))
+    if len(broken) and name not in question.may_overflow:
+        index = tuple(int(i) for i in broken[0])
+        certified = question.certified[name].hi[index]
+        return f"{name}{list(index)} is {plain[index]}, certified {certified:.9g}"
+    return None
+
+
+def bits(question: Question, name: str, value: np.ndarray) -> Comparison:
+    """Clause E: every entry equals the certified value, rounded once; −0 equals +0."""
+    certified = question.certified[name]
+    expected, certain = certified.rounded(value.dtype.name)
+    equal = certain & (value == expected)
+    plain = np.asarray(expected, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        error = np.where(equal, 0.0, np.abs(value.astype(np.float64) - plain))
+    # Bits that the enclosure leaves open are counted as different: they prove nothing.
+    error = np.where(~equal & (error == 0), np.nan, error)
+    none = np.zeros(value.shape)
+    return Comparison("E", error, none, none, plain, np.zeros(value.shape, bool))
+
+
+def bound(question: Question, name: str, value: np.ndarray, excused: np.ndarray) -> Comparison:
+    """Clause B: the value lies inside the propagated bound around the certified value."""
+    certified = question.certified[name]
+    return _compare("B", certified, question.bounds[name], value, excused, ())
+
+
+def local(
+    question: Question,
+    name: str,
+    value: np.ndarray,
+    reported: Mapping[str, np.ndarray],
+    excused: np.ndarray,
+) -> Comparison | None:
+    """Clause L: the value satisfies its equation on the port's own reported operands.
+
+    A port may report an intermediate from one path and go on from another, so that the equation
+    may also hold with reported intermediates replaced by their own equations; the first reading
+    that holds is taken, else the direct one. None when nothing before `name` is reported: L is B.
+    """
+    direct = None
+    for given, program in readings(question.program, name, frozenset(reported) - {name}):
+        operands = {
+            tensor.name: reported[tensor.name]
+            if tensor.name in given
+            else question.inputs[tensor.name]
+            for tensor in program.inputs
+        }
+        comparison = _locally(question, name, value, program, operands, given, excused)
+        if comparison.holds:
+            return comparison
+        direct = direct or comparison
+    return direct
+
+
+def _locally(
+    question: Question,
+    name: str,
+    value: np.ndarray,
+    program: Program,
+    operands: dict[str, np.ndarray],
+    given: tuple[str, ...],
+    excused: np.ndarray,
+) -> Comparison:
+    model = question.arithmetic
+    wider = FORMATS[model.storage].precision < FORMATS[model.accumulation].precision
+    inherited = dict.fromkeys(given, 2 if wider else 1)
+    limits = rounding.bounds(program, operands, question.sizes, model, inherited=inherited)
+    certified = question.certify(
+        program,
+        operands,
+        question.sizes,
+        question.dtype,
+        wanted=(name,),
+        bound={name: limits[name]},
+    )
+    return _compare("L", certified[name], limits[name], value, excused, given)
+
+
+def readings(
+    program: Program, name: str, reported: frozenset[str]
+) -> Iterator[tuple[tuple[str, ...], Program]]:
+    """Ways to compute `name` from reported intermediates, the most direct one first.
+
+    Each is the reported tensors it starts from, in the order of the text, and the equations to
+    evaluate. Tensors computed from the profile's inputs alone (Q, K, V) are never replaced:
+    that would make every reading as loose as clause B.
+    """
+    own = {tensor.name for tensor in program.inputs}
+    replaceable = [
+        equation.target.name
+        for equation in program.equations
+        if equation.target.name in reported and not own.issuperset(_tensors(program, equation))
+    ]
+    seen = set[tuple[str, ...]]()
+    for count in range(len(replaceable) + 1):
+        for replaced in combinations(replaceable, count):
+            part = program.restricted(reported - set(replaced), name)
+            given = tuple(tensor.name for tensor in part.inputs if tensor.name not in own)
+            if given and given not in seen:
+                seen.add(given)
+                yield given, part
+
+
+def _tensors(program: Program, equation: Equation) -> set[str]:
+    return program.tensors.keys() & set(equation.operands)
+
+
+def _compare(
+    clause: str,
+    certified: Enclosure,
+    limits: np.ndarray,
+    value: np.ndarray,
+    excused: np.ndarray,
+    reading: tuple[str, ...],
+) -> Comparison:
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.maximum(certified.error(value) - 2 * certified.radius, 0.0)
+    # An operand out of range makes a reading undefined, not wrong.
+    unknown = excused | ~np.isfinite(certified.radius)
+    return Comparison(
+        clause, error, limits, certified.radius, certified.hi + certified.lo, unknown, reading
+    )
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """How much a pass says: bounds over the quantity's largest |value|."""
+
+    worst: float
+    vacuous: float
+    """The share of entries whose bound is at least as large as the quantity itself."""
+
+
+def resolution(
+    question: Question, name: str, tried: Sequence[Comparison], excused: np.ndarray
+) -> Resolution:
+    """Per entry the smallest bound that was met, over the largest |value|.
+
+    Where every value is 0, a bound of 0 is decisive and Σ|term| is the scale otherwise.
+    """
+    holding = [comparison for comparison in tried if comparison.holds] or list(tried)
+    smallest = np.min([comparison.bound for comparison in holding], axis=0)
+    unknown = np.all([comparison.excused for comparison in holding], axis=0) | excused
+    scale = float(np.max(np.abs(question.certified[name].hi), initial=0.0))
+    if scale == 0.0:
+        scale = float(
+            np.max(rounding.magnitude(question.program, question.inputs, question.sizes)[name])
+        )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(smallest == 0, 0.0, smallest / scale)
+    relative = np.where(unknown | np.isnan(relative), np.inf, relative)
+    return Resolution(float(np.max(relative)), float(np.mean(relative >= 1.0)))
+
+
+def spacing(value: np.ndarray, target: Format) -> np.ndarray:
+    """The distance of neighbouring numbers of a format around `value`."""
+    exponent = np.frexp(value)[1] - 1
+    return np.ldexp(1.0, np.maximum(exponent, target.emin) - target.precision + 1)
+
+
+def format_of(array: np.ndarray) -> Format:
+    return next(
+        f for name, f in FORMATS.items() if name != "tfloat32" and dtype(name) == array.dtype
+    )

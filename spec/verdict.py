@@ -1,0 +1,311 @@
+"""From a port's outputs to verdicts: contract first, then the clauses E, L and B.
+
+A `Question` holds all that is known before a port answers: inputs, certified values, bounds,
+proven exactness. `judge` compares an answer with it, one verdict per quantity. The relations of
+clause M compare several answers with each other and live in the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from qkvac.spec import clauses, enclosure, exactness, rounding, shapes, spread
+from qkvac.spec.attention import PROFILES, Arithmetic, Profile
+from qkvac.spec.cases import Case
+from qkvac.spec.clauses import Certify, Comparison
+from qkvac.spec.enclosure import Enclosure
+from qkvac.spec.equations import Program
+from qkvac.spec.formats import FORMATS, Format
+
+VACUOUS_SHARE: Final = 0.1
+"""More vacuous entries than this, and a cell that passes proves too little to count."""
+
+SUSPICIOUS_Z: Final = 8.0
+SUSPICIOUS_RMS: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The entry with the largest error in units of its bound."""
+
+    index: tuple[int, ...]
+    value: float
+    certified: float
+    error: float
+    bound: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known about one quantity of one answer.
+
+    `clause` is the clause that failed (contract, E, L, B) and None otherwise; `ratio` the largest
+    error over bound of the clauses that were tried; `resolution` the largest bound over the
+    quantity's largest |value|; `ulp` the largest error in units in the last place; `z` and `rms`
+    the error in standard deviations of the rounding model; `bits` the effective precision.
+    """
+
+    quantity: str
+    status: str
+    grade: str | None = None
+    clause: str | None = None
+    reason: str | None = None
+    worst: Worst | None = None
+    ratio: float = 0.0
+    resolution: float = 0.0
+    ulp: float = 0.0
+    z: float | None = None
+    rms: float | None = None
+    bits: float | None = None
+    resembles: str | None = None
+    """A coarser format that the errors look like, when the effective precision is too low."""
+    bitwise: bool = False
+    """Whether bits decided, so that no bound had to."""
+    empty: bool = False
+    """Whether the quantity has no entries: decisive, but no evidence."""
+    reading: tuple[str, ...] = ()
+    """Reported operands on which clause L passed, or was judged last."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A case in a dtype, put to implementations that declare one arithmetic model."""
+
+    case: Case
+    dtype: str
+    arithmetic: Arithmetic
+    draw: int = 0
+    certify: Certify = enclosure.certify
+
+    @cached_property
+    def profile(self) -> Profile:
+        return PROFILES[self.case.profile]
+
+    @cached_property
+    def program(self) -> Program:
+        return self.profile.program()
+
+    @cached_property
+    def inputs(self) -> Mapping[str, np.ndarray]:
+        return self.case.inputs(self.dtype, self.draw)
+
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        return self.case.sizes
+
+    @cached_property
+    def contract(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape that each tensor must have."""
+        return shapes.contract(self.program, dict(self.sizes))
+
+    @cached_property
+    def bounds(self) -> Mapping[str, np.ndarray]:
+        """Clause B: the propagated rounding bound of every quantity."""
+        return rounding.bounds(self.program, dict(self.inputs), self.sizes, self.arithmetic)
+
+    @cached_property
+    def certified(self) -> Mapping[str, Enclosure]:
+        return self.certify(
+            self.program, self.inputs, self.sizes, self.dtype, bound=dict(self.bounds)
+        )
+
+    @cached_property
+    def exactness(self) -> Mapping[str, exactness.Exactness]:
+        return exactness.exact(self.program, dict(self.inputs), self.sizes, self.arithmetic)
+
+    @cached_property
+    def sigma(self) -> Mapping[str, np.ndarray]:
+        return spread.spread(self.program, dict(self.inputs), self.sizes, self.arithmetic)
+
+    @cached_property
+    def may_overflow(self) -> frozenset[str]:
+        """Quantities of which finiteness is not asked: out of range, or computed from such."""
+        loose = set[str]()
+        for equation in self.program.equations:
+            name = equation.target.name
+            reach = np.abs(self.certified[name].hi) + self.bounds[name]
+            beyond = np.any(~(reach <= self.format_of(name).largest))
+            if beyond or any(operand in loose for operand in equation.operands):
+                loose.add(name)
+        return frozenset(loose)
+
+    def format_of(self, name: str) -> Format:
+        """The format in which a quantity is held while it is computed."""
+        return FORMATS[self.arithmetic.scores if name == "Ω" else self.arithmetic.storage]
+
+    def asks_bits(self, name: str) -> bool:
+        """Whether clause E binds this quantity under the declared arithmetic model."""
+        if name not in self.case.exact:
+            return False
+        proof = self.exactness[name]
+        bound = not proof.through_softmax or self.arithmetic.softmax == "shifted, divided"
+        return bound and bool(np.all(proof.holds))
+
+
+def judge(question: Question, outputs: Mapping[str, np.ndarray]) -> dict[str, Verdict]:
+    """A verdict for every quantity of the profile, in its order.
+
+    `outputs` maps quantities to arrays as the port returned them; what is absent is `missing` if
+    it is the profile's last quantity and `not reported` otherwise.
+    """
+    usable = {
+        name: array
+        for name, array in outputs.items()
+        if name in question.profile.quantities and _usable(question, name, array)
+    }
+    return {
+        name: _judge_one(question, name, outputs.get(name), usable)
+        for name in question.profile.quantities
+    }
+
+
+def _usable(question: Question, name: str, array: np.ndarray) -> bool:
+    """Whether later equations can be re-evaluated on this array."""
+    if array.shape != question.contract[name] or array.dtype.kind not in "fV":
+        return False
+    return name in question.may_overflow or bool(np.all(np.isfinite(array.astype(np.float64))))
+
+
+def _judge_one(
+    question: Question, name: str, value: np.ndarray | None, reported: Mapping[str, np.ndarray]
+) -> Verdict:
+    if value is None:
+        if name == question.profile.last:
+            return Verdict(name, "missing", reason=f"{name} is what the profile is for")
+        return Verdict(name, "not reported", reason="not returned by the port")
+    wrong = clauses.contract(question, name, value)
+    if wrong is not None:
+        return Verdict(name, "failed", clause="contract", reason=wrong)
+    if value.size == 0:
+        return Verdict(name, "passed", grade="exact", bitwise=True, empty=True)
+    certified = question.certified[name]
+    excused = ~np.isfinite(value.astype(np.float64))
+    if question.asks_bits(name) and not excused.any():
+        return _by_bits(question, name, value, certified)
+    return _by_bounds(question, name, value, reported, excused)
+
+
+def _by_bits(question: Question, name: str, value: np.ndarray, certified: Enclosure) -> Verdict:
+    comparison = clauses.bits(question, name, value)
+    if comparison.holds:
+        return Verdict(name, "passed", grade="exact", bitwise=True, bits=None)
+    worst = _worst(comparison, value)
+    return Verdict(
+        name,
+        "failed",
+        clause="E",
+        reason=f"{comparison.count} of {value.size} entries differ from the exact bits",
+        worst=worst,
+        ratio=np.inf,
+        ulp=_largest_ulp(certified, value, question),
+        bitwise=True,
+    )
+
+
+def _by_bounds(
+    question: Question,
+    name: str,
+    value: np.ndarray,
+    reported: Mapping[str, np.ndarray],
+    excused: np.ndarray,
+) -> Verdict:
+    whole = clauses.bound(question, name, value, excused)
+    local = clauses.local(question, name, value, reported, excused)
+    failed = next((c for c in (local, whole) if c is not None and not c.holds), None)
+    tried = [comparison for comparison in (local, whole) if comparison is not None]
+    decisive = min(tried, key=lambda c: float(np.sum(c.bound)))
+    z, rms = _deviation(question, name, whole, excused)
+    bits, resembles = _precision(question, name, whole, excused)
+    common = {
+        "ratio": max(comparison.ratio for comparison in tried),
+        "ulp": _largest_ulp(question.certified[name], value, question),
+        "z": z,
+        "rms": rms,
+        "bits": bits,
+        "resembles": resembles,
+        "reading": local.reading if local is not None else (),
+    }
+    if failed is not None:
+        return Verdict(
+            name,
+            "failed",
+            clause=failed.clause,
+            reason=_failure(failed, value),
+            worst=_worst(failed, value),
+            resolution=clauses.resolution(question, name, tried, excused).worst,
+            **common,
+        )
+    resolution = clauses.resolution(question, name, tried, excused)
+    status, grade, reason = "passed", "conforming", None
+    if resolution.vacuous > VACUOUS_SHARE:
+        status, grade = "indecisive", None
+        reason = f"the bound says nothing about {resolution.vacuous:.0%} of the entries"
+    elif any(comparison.blurred for comparison in tried):
+        status, grade = "indecisive", None
+        reason = "the certified values are not sharp enough for the bound"
+    elif name in question.case.exact and clauses.bits(question, name, value).holds:
+        grade = "exact"
+    elif common["ulp"] <= 1.0:
+        grade = "faithful"
+    elif z is not None and rms is not None and (z > SUSPICIOUS_Z or rms > SUSPICIOUS_RMS):
+        grade, reason = "suspicious", f"z = {z:.1f}, rms = {rms:.1f} of the rounding model"
+    return Verdict(
+        name,
+        status,
+        grade=grade,
+        reason=reason,
+        worst=_worst(decisive, value),
+        resolution=resolution.worst,
+        **common,
+    )
+
+
+def _deviation(
+    question: Question, name: str, whole: Comparison, excused: np.ndarray
+) -> tuple[float | None, float | None]:
+    """Largest and root-mean-square error in standard deviations; only generic data have them."""
+    if not question.case.generic or excused.any():
+        return None, None
+    sigma = question.sigma[name]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviation = np.where(whole.error == 0, 0.0, whole.error / sigma)
+    return float(np.max(deviation)), float(np.sqrt(np.mean(deviation**2)))
+
+
+def _precision(
+    question: Question, name: str, whole: Comparison, excused: np.ndarray
+) -> tuple[float | None, str | None]:
+    if not question.case.generic or excused.any():
+        return None, None
+    estimate = spread.effective_bits(whole.error, question.sigma[name], question.arithmetic)
+    return estimate.bits, estimate.resembles
+
+
+def _largest_ulp(certified: Enclosure, value: np.ndarray, question: Question) -> float:
+    with np.errstate(invalid="ignore"):
+        ulps = certified.error(value) / clauses.spacing(certified.hi, clauses.format_of(value))
+    finite = ulps[np.isfinite(ulps)]
+    return float(np.max(finite)) if finite.size else 0.0
+
+
+def _worst(comparison: Comparison, value: np.ndarray) -> Worst:
+    index = comparison.worst_index
+    return Worst(
+        index,
+        float(value[index]),
+        float(comparison.certified[index]),
+        float(comparison.error[index]),
+        float(comparison.bound[index]),
+    )
+
+
+def _failure(failed: Comparison, value: np.ndarray) -> str:
+    outside = f"{failed.count} of {value.size} entries lie outside the bound"
+    if failed.clause == "L":
+        return f"{outside} of its equation on the port's own {', '.join(failed.reading)}"
+    return f"{outside} around the certified value"
