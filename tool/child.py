@@ -1,0 +1,302 @@
+"""One process of a worker, seen from the judging process: start it, ask it, end it.
+
+Waiting is for three things at once, the reply, the port's printed text and the end of the
+process, so that neither endless output nor a pipe that a forked child keeps open can block it.
+POSIX only: the process leads a process group and gets its pipes by inheritance.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+from qkvac.channel import CHANNEL_LOST
+from qkvac.protocol import Message, ProtocolError, frames, incoming
+
+OUTPUT_LIMIT: Final = 64 << 10
+"""How many of the last bytes that a process printed are kept."""
+TICK: Final = 0.05
+"""Seconds between two looks at whether the process still runs."""
+GRACE: Final = 0.5
+"""Seconds that a process gets to say where it hangs, or to end after it closed its pipe."""
+TOKEN: Final = "QKVAC_PROCESS"
+"""Environment variable by which descendants that left the process group are found."""
+
+_CHUNK: Final = 1 << 18
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?: in (\w+))?')
+
+
+class WorkerError(Exception):
+    """A worker did not answer; the message is one line."""
+
+    def __init__(self, reason: str, output: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.output = output
+        """The last text that the process printed."""
+
+
+class WorkerTimeout(WorkerError):  # noqa: N818
+    """A worker gave no answer in time, and was killed."""
+
+
+class WorkerCrash(WorkerError):  # noqa: N818
+    """A worker's process ended, or sent something that is no answer and was killed."""
+
+    def __init__(self, reason: str, output: str = "", status: int | None = None) -> None:
+        super().__init__(reason, output)
+        self.status = status
+        """Exit status; negative for a signal, None where it is unknown."""
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that ended the process, if one did."""
+        return _signal_name(self.status) if self.status is not None and self.status < 0 else None
+
+
+class Child:
+    """A running `python -m qkvac.worker`."""
+
+    def __init__(self, environment: Mapping[str, str], memory: int | None) -> None:
+        """Starts the process with `environment` and at most `memory` bytes (None: no limit)."""
+        self._token = uuid.uuid4().hex
+        self._count = 0
+        self._printed = bytearray()
+        self._ended = False
+        safe = ["-P"] if sys.version_info >= (3, 11) else []
+        with ExitStack() as stack:
+            pipes = [os.pipe() for _ in range(4)]
+            for fd in (fd for pipe in pipes for fd in pipe):
+                stack.callback(_close, fd)
+            (requests, self._requests), (self._replies, replies) = pipes[:2]
+            (lifeline, self._lifeline), (self._text, text) = pipes[2:]
+            self._popen = subprocess.Popen(
+                [
+                    *(sys.executable, *safe, "-u", "-X", "faulthandler", "-m", "qkvac.worker"),
+                    *map(str, (requests, replies, lifeline, memory or 0)),
+                ],
+                env={**environment, TOKEN: self._token},
+                stdin=subprocess.DEVNULL,
+                stdout=text,
+                stderr=text,
+                pass_fds=(requests, replies, lifeline),
+                start_new_session=True,
+            )
+            stack.pop_all()
+        for fd in (requests, replies, lifeline, text):
+            os.close(fd)
+        for fd in (self._requests, self._replies, self._text):
+            os.set_blocking(fd, False)
+
+    @property
+    def output(self) -> str:
+        """The last text that the process printed, at most OUTPUT_LIMIT bytes."""
+        return self._printed.decode(errors="replace")
+
+    def exchange(self, message: Message, timeout: float) -> Message:
+        """Sends a request and waits for its reply; both together take at most `timeout` seconds.
+
+        Raises WorkerTimeout or WorkerCrash; the process is ended then, and whenever anything
+        else interrupts the wait, since what it would send later answers nothing.
+        """
+        self._count += 1
+        outgoing = frames(Message({**message.header, "id": self._count}, message.arrays))
+        try:
+            reply = self._converse(outgoing, time.monotonic() + timeout)
+        except TimeoutError:
+            raise WorkerTimeout(
+                f"no answer within {timeout:g} s{self._abort()}", self.output
+            ) from None
+        except ProtocolError as error:
+            self.end()
+            raise WorkerCrash(
+                f"the process wrote to the worker's own pipe: {error}", self.output
+            ) from None
+        except EOFError:
+            raise self._crash() from None
+        except BaseException:
+            self.end()
+            raise
+        if reply.header.get("id") != self._count:
+            self.end()
+            raise WorkerCrash("the process answered another request than asked", self.output)
+        return reply
+
+    def end(self) -> int | None:
+        """Kills the process and its descendants; its exit status, where the system has it."""
+        if self._ended:
+            return self._popen.returncode
+        self._ended = True
+        _kill_marked(self._token)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait()
+        _kill_marked(self._token)
+        self._drain()
+        for fd in (self._requests, self._replies, self._lifeline, self._text):
+            _close(fd)
+        return self._popen.returncode
+
+    def quit(self) -> None:
+        """Asks the process to leave, then ends it."""
+        if not self._ended:
+            with suppress(OSError):
+                os.write(self._requests, b"".join(frames(Message({"op": "quit"}))))
+                self._wait(GRACE)
+        self.end()
+
+    def _converse(self, outgoing: list[memoryview], deadline: float) -> Message:
+        """Writes and reads as the pipes allow; EOFError when the process has ended."""
+        incomplete = incoming()
+        wanted = next(incomplete)
+        outgoing = [buffer for buffer in outgoing if len(buffer)]
+        poll = select.poll()
+        poll.register(self._text, select.POLLIN)
+        poll.register(self._replies, select.POLLIN)
+        poll.register(self._requests, select.POLLOUT)
+        looked = time.monotonic()
+        ended = False
+        while True:
+            now = time.monotonic()
+            if now >= deadline:
+                raise TimeoutError
+            ready = dict(poll.poll(min(TICK, deadline - now) * 1000))
+            if self._text in ready and self._read_text() is False:
+                poll.unregister(self._text)
+            if self._requests in ready and not self._write(outgoing):
+                poll.unregister(self._requests)
+            if self._replies in ready:
+                try:
+                    while count := os.readv(self._replies, [wanted]):
+                        wanted = wanted[count:] if count < len(wanted) else next(incomplete)
+                except BlockingIOError:
+                    continue
+                except StopIteration as complete:
+                    self._drain()
+                    message: Message = complete.value
+                    return message
+                raise EOFError
+            if ended:
+                raise EOFError
+            if now - looked >= TICK:
+                looked = now
+                ended = self._wait(0)
+
+    def _write(self, outgoing: list[memoryview]) -> bool:
+        """Writes what the pipe takes; whether something is left to write."""
+        try:
+            while outgoing:
+                count = os.write(self._requests, outgoing[0][:_CHUNK])
+                outgoing[0] = outgoing[0][count:]
+                if not outgoing[0]:
+                    del outgoing[0]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:
+            return False
+        return False
+
+    def _read_text(self) -> bool | None:
+        """Takes one chunk of printed text; False at its end, None where there is none now."""
+        try:
+            chunk = os.read(self._text, _CHUNK)
+        except BlockingIOError:
+            return None
+        self._printed += chunk
+        del self._printed[:-OUTPUT_LIMIT]
+        return bool(chunk)
+
+    def _drain(self) -> None:
+        """Takes the text that is there now, but does not run after one who keeps printing."""
+        for _ in range(8):
+            if not self._read_text():
+                return
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether the process ends within `seconds`. It is not reaped: its group stays its own."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+                if os.waitid(os.P_PID, self._popen.pid, options) is not None:
+                    return True
+            except ChildProcessError:
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            self._drain()
+            time.sleep(0.005)
+
+    def _crash(self) -> WorkerCrash:
+        alive = not self._wait(GRACE)
+        status = self.end()
+        if alive or status == CHANNEL_LOST:
+            return WorkerCrash("the worker's own pipe was closed", self.output)
+        if status is None or status >= 0:
+            return WorkerCrash(f"the process left with exit status {status}", self.output, status)
+        where = _location(self.output)
+        if status == -signal.SIGKILL:
+            where = " (the system may be out of memory)"
+        return WorkerCrash(f"killed by {_signal_name(status)}{where}", self.output, status)
+
+    def _abort(self) -> str:
+        """Ends a process that hangs; where it hung, if its fault handler says so."""
+        with suppress(ProcessLookupError):
+            self._popen.send_signal(signal.SIGABRT)
+        self._wait(GRACE)
+        self._drain()
+        _, aborted, trace = self.output.rpartition("Fatal Python error: Aborted")
+        self.end()
+        where = _location(trace) if aborted else ""
+        return f", hung{where}" if where else ""
+
+
+def _location(text: str) -> str:
+    """The innermost frame of the user's in a fault handler's text, as " in f (file, line 1)"."""
+    trace = text.rpartition("Current thread")[2].partition("\n\n")[0]
+    library = sysconfig.get_paths()["stdlib"]
+    ours = str(Path(__file__).parent)
+    for file, line, function in _FRAME.findall(trace):
+        if not file.startswith((library, ours, "<")) and "site-packages" not in file:
+            return f" in {function or '?'} ({Path(file).name}, line {line})"
+    return ""
+
+
+def _kill_marked(token: str) -> None:
+    """Kills processes that inherited a worker's token, such as daemons in sessions of their own.
+
+    Linux only, where the environment of a process can be read.
+    """
+    mark = f"{TOKEN}={token}".encode()
+    for _ in range(3):
+        found = False
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if mark in path.read_bytes():
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    found = True
+        if not found:
+            return
+
+
+def _signal_name(status: int) -> str:
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+def _close(fd: int) -> None:
+    with suppress(OSError):
+        os.close(fd)

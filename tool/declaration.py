@@ -1,0 +1,189 @@
+"""What a port or an adapter declares about itself, checked and with defaults put in.
+
+The same table serves a Python port's `QKVAC`, `port.toml` and the adapters, so that a port is
+judged by nothing that an adapter of ours is not judged by.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any, Final
+
+SUPPORTS: Final = (
+    *("batches", "empty", "layouts", "grouped_heads"),
+    *("masks", "scale", "cross_length", "value_width"),
+)
+"""Words for inputs beyond the least that every port gets."""
+
+DTYPES: Final = ("float64", "float32", "bfloat16", "float16")
+
+ASSUMED_DTYPES: Final = ("float32", "float64")
+"""Without declared dtypes; float64 only where the first case comes back as float64."""
+
+DEFAULT_CONVENTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "empty_row": "zeros",
+        "causal_alignment": "top-left",
+        "mask": "True keeps",
+        "weight_layout": "d×c",
+    }
+)
+
+ARITHMETIC_FIELDS: Final = (
+    *("storage", "operands", "accumulation", "elementwise"),
+    *("scores", "softmax", "flushes", "blocks"),
+)
+
+
+class DeclarationError(Exception):
+    """A declaration that says something impossible; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A checked declaration."""
+
+    name: str = ""
+    version: str = ""
+    requires: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ("attention",)
+    supports: frozenset[str] = frozenset()
+    dtypes: tuple[str, ...] = ASSUMED_DTYPES
+    dtypes_declared: bool = False
+    devices: tuple[str, ...] = ("cpu",)
+    modes: tuple[str, ...] = ("default",)
+    deterministic: bool = True
+    arithmetic_table: Mapping[str, Any] = field(default_factory=dict)
+    conventions: Mapping[str, str] = DEFAULT_CONVENTIONS
+
+    def arithmetic(self, dtype: str, mode: str, device: str) -> dict[str, Any]:
+        """The declared fields of the arithmetic model that hold for this dtype, mode and device.
+
+        A sub-table under more conditions wins over one under fewer; of two under equally many,
+        the one that names the dtype wins, then the mode, then the device ("cuda" holds for
+        "cuda:0", which is the more specific of the two).
+        """
+        weights = {device.partition(":")[0]: 1, device: 2, mode: 4, dtype: 8}
+        fields: dict[str, Any] = {}
+        for _, table in sorted(_tables(self.arithmetic_table, weights), key=lambda pair: pair[0]):
+            fields.update({k: v for k, v in table.items() if k in ARITHMETIC_FIELDS})
+        return fields
+
+
+def parse(
+    raw: Mapping[str, Any], *, functions: Sequence[str] = (), source: str = "QKVAC"
+) -> Declaration:
+    """Checks a raw table and puts the defaults in.
+
+    `functions` are the profiles that a Python port was found to offer; `source` names the table
+    in messages. Raises DeclarationError.
+    """
+    _check(raw, source)
+    profiles = tuple(raw.get("profiles", functions or ("attention",)))
+    absent = [name for name in profiles if functions and name not in functions]
+    if absent:
+        raise DeclarationError(
+            f"{source}: profiles names {absent[0]!r}, but the port has no such function "
+            f"(it has {', '.join(functions)})"
+        )
+    supports = raw.get("supports", ())
+    dtypes = tuple(raw.get("dtypes", ASSUMED_DTYPES))
+    declaration = Declaration(
+        name=raw.get("name", ""),
+        version=raw.get("version", ""),
+        requires=tuple(raw.get("requires", ())),
+        profiles=profiles,
+        supports=frozenset(SUPPORTS if supports == "all" else supports),
+        dtypes=dtypes,
+        dtypes_declared="dtypes" in raw,
+        devices=tuple(raw.get("devices", ("cpu",))),
+        modes=tuple(raw.get("modes", ("default",))),
+        deterministic=raw.get("deterministic", True),
+        arithmetic_table=raw.get("arithmetic", {}),
+        conventions={
+            **DEFAULT_CONVENTIONS,
+            **{k: v.replace("x", "×") for k, v in raw.get("conventions", {}).items()},
+        },
+    )
+    _check_conditions(declaration, source)
+    return declaration
+
+
+def _tables(
+    table: Mapping[str, Any], weights: Mapping[str, int], rank: tuple[int, int] = (0, 0)
+) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
+    """The tables that hold, each with (number of conditions, what the conditions name)."""
+    yield rank, table
+    for key, inner in table.items():
+        if isinstance(inner, Mapping) and key in weights:
+            yield from _tables(inner, weights, (rank[0] + 1, rank[1] + weights[key]))
+
+
+def _check_conditions(declaration: Declaration, source: str) -> None:
+    kinds = {device.partition(":")[0] for device in declaration.devices}
+    known = {*DTYPES, *declaration.modes, *declaration.devices, *kinds}
+
+    def visit(table: Mapping[str, Any], path: str) -> None:
+        for key, inner in table.items():
+            if not isinstance(inner, Mapping):
+                continue
+            if key not in known:
+                raise DeclarationError(
+                    f"{source}: {path}.{key} is for no dtype, mode or device of this port"
+                    f"{_hint(key, [*ARITHMETIC_FIELDS, *sorted(known)])}"
+                )
+            visit(inner, f"{path}.{key}")
+
+    visit(declaration.arithmetic_table, "arithmetic")
+
+
+@cache
+def _validator() -> Any:
+    import jsonschema  # type: ignore[import-untyped]
+
+    text = (resources.files("qkvac") / "declaration.schema.json").read_text(encoding="utf-8")
+    return jsonschema.Draft202012Validator(json.loads(text))
+
+
+def _check(raw: Mapping[str, Any], source: str) -> None:
+    try:
+        table = json.loads(json.dumps(raw, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DeclarationError(f"{source} holds something besides plain values: {error}") from error
+    errors = sorted(_validator().iter_errors(table), key=lambda e: (len(e.path), str(e.path)))
+    if errors:
+        raise DeclarationError(f"{source}: {_explain(errors[0])}")
+
+
+def _explain(error: Any) -> str:
+    """One line for a schema error: where, what was found, what is possible, a near miss."""
+    path = ".".join(str(part) for part in error.absolute_path)
+    value = error.instance
+    if error.validator == "additionalProperties":
+        keys = sorted(error.schema["properties"])
+        unknown = min(set(value) - set(keys))
+        return f"{unknown!r} is not a key{_hint(unknown, keys)} (known: {', '.join(keys)})"
+    if error.validator == "anyOf":
+        words = value if isinstance(value, list) else [value]
+        bad = next(word for word in words if word not in SUPPORTS)
+        return f"{path} = {bad!r}: not 'all', nor among {', '.join(SUPPORTS)}{_hint(bad, SUPPORTS)}"
+    if error.validator == "enum":
+        options = error.validator_value
+        return f"{path} = {value!r}: choose from {', '.join(options)}{_hint(value, options)}"
+    if error.validator == "type" and len(error.absolute_path) > 1 and path.startswith("arithmetic"):
+        key = str(error.absolute_path[-1])
+        if key not in ARITHMETIC_FIELDS:
+            known = ", ".join(ARITHMETIC_FIELDS)
+            return f"{path} is not a key{_hint(key, ARITHMETIC_FIELDS)} (known: {known})"
+    return f"{path or 'the table'}: {error.message}"[:300].replace("\n", " ")
+
+
+def _hint(word: object, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""

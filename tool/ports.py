@@ -1,0 +1,236 @@
+"""Ports in Python: where they are, which functions they offer, and why they cannot be loaded.
+
+A port is imported in a worker process only. Every way in which that can fail is one line for the
+user, because a port that does not load is the first thing that anyone who writes one will see.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any, Final
+
+from qkvac.arrays import first_line
+
+
+@dataclass(frozen=True)
+class Function:
+    """The signature of a function that a port may offer, and what it returns, in order."""
+
+    name: str
+    positional: tuple[str, ...]
+    keywords: tuple[str, ...]
+    returns: tuple[str, ...]
+    optional: tuple[str, ...]
+    """Intermediates that a dict may hold besides."""
+
+
+def _functions() -> dict[str, Function]:
+    weights = ("X", "Wq", "Wk", "Wv")
+    projected = ("Q", "K", "V", "A", "C")
+    forward = (
+        Function("attention", weights, (), projected, ("Ω",)),
+        Function("dot_product_attention", ("X",), (), ("A", "C"), ("Ω",)),
+        Function("causal_attention", weights, (), projected, ("Ω",)),
+        Function(
+            "scaled_dot_product_attention",
+            ("Q", "K", "V"),
+            ("causal", "mask", "scale"),
+            ("A", "C"),
+            ("Ω",),
+        ),
+        Function(
+            "multi_head_attention",
+            (*weights, "Wo"),
+            ("heads", "causal"),
+            (*projected, "Y"),
+            ("Ω",),
+        ),
+        Function("attention_linear_layers", (*weights, "bq", "bk", "bv"), (), projected, ("Ω",)),
+        Function("embedding", ("tokens", "E", "P"), (), ("X",), ()),
+    )
+    gradients = (
+        Function(
+            f"{f.name}_gradients",
+            (*f.positional, f"d{f.returns[-1]}"),
+            f.keywords,
+            tuple(f"d{name}" for name in f.positional if name != "tokens"),
+            tuple(
+                name
+                for name in ("A", "dA", "dΩ", "dQ", "dK", "dV", "dmask")
+                if name not in {f"d{given}" for given in f.positional}
+                and (name != "dmask" or "mask" in f.keywords)
+            ),
+        )
+        for f in forward
+    )
+    return {f.name: f for f in (*forward, *gradients)}
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = MappingProxyType(_functions())
+
+FRAMEWORKS: Final = frozenset(
+    {"torch", "jax", "tensorflow", "keras", "flax", "numpy", "mlx", "xformers", "flash_attn"}
+)
+"""Packages whose functions of the same names a port may import for its own use."""
+
+
+class PortError(Exception):
+    """A port that cannot be loaded or offers nothing known; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """A loaded port: its functions by profile, and its raw declaration."""
+
+    functions: Mapping[str, Callable[..., Any]]
+    declaration: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    """Names that look like a misspelt function."""
+
+
+def load(text: str) -> Port:
+    """Imports `file.py` or `package.module`; raises PortError.
+
+    The folder of a file, or the current folder for a module, comes first in `sys.path`, as for
+    `python file.py` and `python -m package.module`.
+    """
+    if text.endswith(".py") or os.sep in text or Path(text).is_file():
+        module = _import(text, _file_importer(text))
+    elif all(part.isidentifier() for part in text.split(".")):
+        sys.path.insert(0, os.getcwd())
+        sys.argv = [text]
+        module = _import(text, lambda: importlib.import_module(text))
+    else:
+        raise PortError(f"{text} is neither a file nor the name of a module")
+    return _inspect(text, module)
+
+
+def _file_importer(text: str) -> Callable[[], ModuleType]:
+    path = Path(text)
+    if not path.exists():
+        folder = path.parent
+        files = sorted(p.name for p in folder.glob("*.py")) if folder.is_dir() else []
+        near = difflib.get_close_matches(path.name, files, n=1)
+        hint = f"; did you mean {folder / near[0]}?" if near else ""
+        raise PortError(f"{text}: no such file{hint}")
+    if not path.is_file():
+        raise PortError(f"{text} is a folder, not a Python file")
+    path = path.resolve()
+    name = path.stem
+    if not name.isidentifier() or name in sys.modules or name in sys.stdlib_module_names:
+        name = f"port_{name}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None:
+        raise PortError(f"{text} is not a Python file")
+    sys.path.insert(0, str(path.parent))
+    sys.argv = [str(path)]
+
+    def run() -> ModuleType:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        # Compiled here and not by the loader, whose cached bytecode outlives an edit that keeps
+        # the file's size and falls into the same second.
+        exec(compile(path.read_bytes(), path, "exec"), module.__dict__)
+        return module
+
+    return run
+
+
+def _import(text: str, importer: Callable[[], ModuleType]) -> ModuleType:
+    try:
+        return importer()
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        where = Path(error.filename).name if error.filename else text
+        raise PortError(
+            f"{text} cannot be imported: {where}, line {error.lineno}: {error.msg}"
+            + (f": {line[:120]}" if line else "")
+        ) from error
+    except SystemExit as error:
+        raise PortError(f"{text} calls sys.exit({error.code!r}) when it is imported") from error
+    except BaseException as error:
+        raise PortError(f"{text} cannot be imported: {first_line(error)}{_where(error)}") from error
+
+
+def _where(error: BaseException) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _is_users(filename: str) -> bool:
+    return (
+        not filename.startswith("<")
+        and Path(filename).parent != Path(__file__).parent
+        and not filename.startswith(str(Path(os.__file__).parent))
+    )
+
+
+def _inspect(text: str, module: ModuleType) -> Port:
+    names = set(dir(module))
+    functions = {}
+    notes = []
+    for name in FUNCTIONS:
+        value = _attribute(module, name)
+        if value is None or _is_frameworks(value):
+            continue
+        if callable(value):
+            functions[name] = value
+        else:
+            notes.append(f"`{name}` is of type {type(value).__name__}, not a function")
+    for name in sorted(names - FUNCTIONS.keys()):
+        near = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.8)
+        value = _attribute(module, name) if near and near[0] not in functions else None
+        if callable(value) and not _is_frameworks(value):
+            notes.append(f"found `{name}`, did you mean `{near[0]}`?")
+    if not functions:
+        hint = f": {'; '.join(notes)}" if notes else ""
+        raise PortError(
+            f"{text} offers no function of a known name{hint} "
+            f"(looked for {', '.join(n for n in FUNCTIONS if not n.endswith('_gradients'))}, "
+            "and each with _gradients)"
+        )
+    return Port(functions, _declaration(text, module), tuple(notes))
+
+
+def _declaration(text: str, module: ModuleType) -> Mapping[str, Any]:
+    declared = _attribute(module, "QKVAC")
+    if declared is None:
+        return {}
+    if not isinstance(declared, dict):
+        raise PortError(f"{text}: QKVAC is of type {type(declared).__name__}; it has to be a dict")
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(declared, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PortError(
+            f"{text}: QKVAC may hold strings, numbers, booleans, lists and dicts: "
+            f"{first_line(error)}"
+        ) from error
+    return plain
+
+
+def _attribute(module: ModuleType, name: str) -> Any:
+    try:
+        return getattr(module, name, None)
+    except Exception as error:
+        raise PortError(f"reading `{name}` of the port fails: {first_line(error)}") from error
+
+
+def _is_frameworks(value: object) -> bool:
+    """Whether a function was written in a framework; compiled objects of the port's own are not.
+
+    An object whose `__module__` is only its class's says nothing about who wrote the function.
+    """
+    origin = getattr(value, "__module__", None)
+    if not isinstance(origin, str) or origin == type(value).__module__:
+        return False
+    return origin.partition(".")[0] in FRAMEWORKS
