@@ -206,7 +206,7 @@ class _Parser:
 
     def program(self) -> Program:
         inputs, parameters, equations = list[Tensor](), list[str](), list[Equation]()
-        names = set[str]()
+        lines = dict[str, int]()
         for node in self.module.body:
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Name):
                 name = node.value.id
@@ -222,12 +222,16 @@ class _Parser:
                 equations.append(Equation(tensor, self.expression(node.value), text, node.lineno))
             else:
                 raise self.at(node, "expected `X[n, d]`, `scale` or `Q[n, c] = …`")
-            if name in names:
+            if name in lines:
                 raise self.at(node, f"{name} is declared twice")
-            names.add(name)
+            lines[name] = node.lineno
         if not equations:
             raise self.error(1, None, "the text declares no equation")
         program = Program(tuple(inputs), tuple(parameters), tuple(equations))
+        clash = [name for name in program.axis_names if name in program.tensors]
+        if clash:
+            problem = f"{clash[0]} names both a tensor and an axis"
+            raise self.error(lines[clash[0]], None, problem)
         kinds = self.check(program)
         typed = (replace(tensor, kind=kinds.get(tensor.name, "real")) for tensor in program.inputs)
         return replace(program, inputs=tuple(typed))
@@ -236,6 +240,8 @@ class _Parser:
         if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
             raise self.at(node, "a tensor is declared with its axes, as in `X[n, d]`")
         axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if not axes:
+            raise self.at(node, "a tensor has at least one axis")
         return Tensor(node.value.id, tuple(self.axis(axis) for axis in axes))
 
     def axis(self, node: ast.expr) -> Expr:
@@ -251,8 +257,11 @@ class _Parser:
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             if isinstance(node.value, float) and not np.isfinite(node.value):
                 raise self.at(node, "a number must be finite")
-            literal = ast.get_source_segment(self.text, node)
-            return Number(Fraction(literal) if literal else Fraction(node.value))
+            if isinstance(node.value, int):
+                return Number(Fraction(node.value))
+            # The decimal as written: 0.1 is a tenth.
+            literal = ast.get_source_segment(self.text, node) or ""
+            return Number(Fraction(literal.replace("_", "")))
         if isinstance(node, ast.BinOp) and type(node.op) in BINARY:
             operands = (self.expression(node.left), self.expression(node.right))
             return Op(BINARY[type(node.op)], operands)
@@ -300,9 +309,6 @@ class _Parser:
         """Names known and used in order, ranks consistent; returns the kind of each input."""
         scalars = set(program.axis_names) | set(program.parameters)
         ranks = {tensor.name: tensor.rank for tensor in program.inputs}
-        clash = scalars & program.tensors.keys()
-        if clash:
-            raise self.error(1, None, f"{min(clash)} names both a tensor and an axis or parameter")
         kinds = dict[str, Kind]()
         for equation in program.equations:
             try:
@@ -326,12 +332,16 @@ def _infer_kinds(expression: Expr, kind: Kind | None, kinds: dict[str, Kind]) ->
             before = kinds[expression.name]
             raise SpecError(f"{expression.name} is used both as {before} and as {used}")
     elif isinstance(expression, Op):
+        if _is_mask(expression) and kind != "mask":
+            raise SpecError(f"{expression.name} is a mask, which only where= and & take")
         for position, argument in enumerate(expression.args):
             below: Kind | None = None
             if expression.name == "conjunction" or (expression.name == "softmax" and position == 1):
                 below = "mask"
             elif expression.name in ("take", "scatter_add") and position == 1:
                 below = "index"
+                if not isinstance(argument, Ref):
+                    raise SpecError(f"the index of {expression.name} is a name")
             if below == "mask" and not _is_mask(argument):
                 raise SpecError("where= and & take a mask: a name, causal(…), finite(…) or m & m")
             _infer_kinds(argument, below, kinds)
@@ -355,6 +365,15 @@ def is_scalar(expression: Expr, tensors: Mapping[str, Any]) -> bool:
     return expression.name != "causal" and all(is_scalar(arg, tensors) for arg in expression.args)
 
 
+def _takes_scalars(expression: Op) -> list[bool]:
+    """For each operand of a function, whether it is a scalar."""
+    if expression.name in ("sqrt", "causal"):
+        return [True] * len(expression.args)
+    if expression.name in ("split", "repeat", "head"):
+        return [False, True]
+    return [False] * len(expression.args)
+
+
 def rank_of(expression: Expr, ranks: Mapping[str, int], scalars: set[str] | frozenset[str]) -> int:
     """Number of declared axes of an expression (0 for a scalar); raises SpecError if ill-formed."""
     if isinstance(expression, Ref):
@@ -365,27 +384,35 @@ def rank_of(expression: Expr, ranks: Mapping[str, int], scalars: set[str] | froz
         return 0
     name, args = expression.name, [rank_of(arg, ranks, scalars) for arg in expression.args]
     first = args[0]
-    if name in _ELEMENTWISE or name == "divide":
-        if name == "divide" and args[1] != 0:
-            raise SpecError("only a scalar may stand below the bar of /")
+    if name in ("add", "subtract", "multiply"):
         return max(args)
-    if name == "causal":
-        if any(args):
-            raise SpecError("causal takes two axis sizes")
-        return 2
+    if name == "divide":
+        if args[1]:
+            raise SpecError("only a scalar may stand below the bar of /")
+        return first
+    if name == "negate":
+        return first
+    for position, (rank, scalar) in enumerate(zip(args, _takes_scalars(expression), strict=True)):
+        if scalar != (rank == 0):
+            wanted = "a scalar" if scalar else "a tensor"
+            raise SpecError(f"{name} takes {wanted} as operand {position + 1}")
     if name == "sqrt":
-        if first:
-            raise SpecError("sqrt takes a scalar")
         return 0
+    if name == "causal":
+        return 2
+    if name == "conjunction":
+        return max(args)
     if name in ("matmul", "transpose") and min(args) < 2:
         raise SpecError(f"{name} needs operands with at least 2 declared axes")
-    if name in ("split", "repeat", "head") and args[1] != 0:
-        raise SpecError(f"the second argument of {name} is an axis size")
     if name in ("softmax", "sum"):
         axis = expression.axis
         if axis is None or not 0 <= axis < first:
             raise SpecError(f"{name} over axis {axis} of a tensor with {first} declared axes")
-    needed = {"split": 2, "merge": 3, "repeat": 3, "take": 1, "head": 1}.get(name, 0)
+        if name == "softmax" and max(args) > first:
+            raise SpecError(f"a mask with {args[1]} declared axes for scores with {first}")
+    if name == "take" and first != 2:
+        raise SpecError(f"take needs a table with 2 declared axes, got {first}")
+    needed = {"split": 2, "merge": 3, "repeat": 3}.get(name, 0)
     if first < needed:
         raise SpecError(f"{name} needs at least {needed} declared axes, got {first}")
     if name == "matmul":
@@ -395,7 +422,7 @@ def rank_of(expression: Expr, ranks: Mapping[str, int], scalars: set[str] | froz
     if name == "merge":
         return first - 1
     if name == "take":
-        return first - 1 + args[1]
+        return args[1] + 1
     if name in ("sum_to", "scatter_add", "pad"):
         return args[-1]
     return first

@@ -13,6 +13,7 @@ from typing import Any
 
 from qkvac.spec import equations
 from qkvac.spec.equations import Expr, Number, Op, Program, Ref, Tensor
+from qkvac.spec.scalar import Scalar
 
 
 class ShapeError(ValueError):
@@ -31,7 +32,10 @@ class Axis:
         return cls(Fraction(1), ((name, Fraction(1)),))
 
     @classmethod
-    def size(cls, value: int | Fraction) -> Axis:
+    def size(cls, value: int | float | Fraction | Scalar) -> Axis:
+        """A plain number; an irrational scalar, which no axis has, is a nameless 1."""
+        if isinstance(value, Scalar):
+            return cls(value.factor if value.radicand == 1 else Fraction(1))
         return cls(Fraction(value))
 
     def __mul__(self, other: Axis) -> Axis:
@@ -42,6 +46,8 @@ class Axis:
         return Axis(self.coefficient * other.coefficient, kept)
 
     def __truediv__(self, other: Axis) -> Axis:
+        if not other.coefficient:
+            raise ShapeError(f"{self} divided by an axis of size 0")
         inverse = tuple((name, -power) for name, power in other.powers)
         return self * Axis(1 / other.coefficient, inverse)
 
@@ -84,13 +90,13 @@ def fold(expression: Expr, sizes: Mapping[str, Any]) -> Axis:
     """A scalar expression as a monomial; roots and sums, which no axis has, are irrelevant."""
     if isinstance(expression, Ref):
         value = sizes[expression.name]
-        return value if isinstance(value, Axis) else Axis.size(Fraction(value))
+        return value if isinstance(value, Axis) else Axis.size(value)
     if isinstance(expression, Number):
         return Axis.size(expression.value)
     args = [fold(argument, sizes) for argument in expression.args]
     if expression.name == "multiply":
         return args[0] * args[1]
-    if expression.name == "divide" and args[1].coefficient:
+    if expression.name == "divide":
         return args[0] / args[1]
     return ONE
 
