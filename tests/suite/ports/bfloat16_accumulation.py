@@ -1,0 +1,8 @@
+"""Every partial sum of a product is rounded to 8 bits."""
+
+from functools import partial
+
+from _base import port_with
+from _numerics import BFLOAT16, running_product
+
+attention = port_with(partial(running_product, bits=BFLOAT16))
