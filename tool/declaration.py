@@ -60,7 +60,7 @@ class Declaration:
     modes: tuple[str, ...] = ("default",)
     deterministic: bool = True
     arithmetic_table: Mapping[str, Any] = field(default_factory=dict)
-    conventions: Mapping[str, str] = DEFAULT_CONVENTIONS
+    conventions: Mapping[str, str] = field(default_factory=lambda: DEFAULT_CONVENTIONS)
 
     def arithmetic(self, dtype: str, mode: str, device: str) -> dict[str, Any]:
         """The declared fields of the arithmetic model that hold for this dtype, mode and device.

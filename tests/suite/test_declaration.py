@@ -1,0 +1,186 @@
+"""Declarations: what they may say, what they mean, and what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from qkvac import declaration
+from qkvac.declaration import DTYPES, Declaration, DeclarationError, parse
+from qkvac.ports import FUNCTIONS
+from qkvac.spec import attention, formats
+from qkvac.spec.attention import CONVENTIONS, SOFTMAX_FORMS, Arithmetic
+
+SCHEMA = json.loads((resources.files("qkvac") / "declaration.schema.json").read_text("utf-8"))
+
+
+def test_the_schema_is_a_schema() -> None:
+    import jsonschema
+
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_the_schema_has_the_words_of_the_spec() -> None:
+    definitions = SCHEMA["$defs"]
+    assert tuple(definitions["dtype"]["enum"]) == DTYPES == formats.DTYPES
+    assert set(definitions["format"]["enum"]) == set(formats.FORMATS)
+    assert set(definitions["profile"]["enum"]) == set(FUNCTIONS)
+    assert tuple(definitions["support"]["enum"]) == declaration.SUPPORTS
+    fields = definitions["arithmetic"]["properties"]
+    assert tuple(fields) == declaration.ARITHMETIC_FIELDS
+    assert set(fields) == set(Arithmetic.__dataclass_fields__)
+    assert tuple(fields["softmax"]["enum"]) == SOFTMAX_FORMS
+    conventions = SCHEMA["properties"]["conventions"]["properties"]
+    for name, convention in CONVENTIONS.items():
+        assert tuple(conventions[name]["enum"])[: len(convention.options)] == convention.options
+        assert declaration.DEFAULT_CONVENTIONS[name] == convention.default
+    assert conventions.keys() == declaration.DEFAULT_CONVENTIONS.keys() == CONVENTIONS.keys()
+
+
+def test_nothing_declared_is_the_least() -> None:
+    plain = parse({})
+    assert plain == Declaration()
+    assert plain.profiles == ("attention",)
+    assert plain.supports == frozenset()
+    assert plain.dtypes == ("float32", "float64")
+    assert not plain.dtypes_declared
+    assert plain.deterministic
+    assert plain.arithmetic("float32", "default", "cpu") == {}
+
+
+def test_profiles_are_read_from_the_functions() -> None:
+    assert parse({}, functions=["embedding"]).profiles == ("embedding",)
+    both = ["attention", "embedding"]
+    assert parse({"profiles": ["attention"]}, functions=both).profiles == ("attention",)
+
+
+def test_declared_dtypes_are_those() -> None:
+    declared = parse({"dtypes": ["bfloat16"]})
+    assert declared.dtypes == ("bfloat16",)
+    assert declared.dtypes_declared
+
+
+def test_all_is_every_word() -> None:
+    assert parse({"supports": "all"}).supports == frozenset(declaration.SUPPORTS)
+    assert parse({"supports": ["batches"]}).supports == frozenset({"batches"})
+
+
+def test_conventions_are_filled_up() -> None:
+    declared = parse({"conventions": {"weight_layout": "cxd", "mask": "True drops"}}).conventions
+    assert declared == {
+        "empty_row": "zeros",
+        "causal_alignment": "top-left",
+        "mask": "True drops",
+        "weight_layout": "c×d",
+    }
+
+
+TABLE = {
+    "accumulation": "float32",
+    "softmax": "fused",
+    "float64": {"accumulation": "float64"},
+    "compile": {"softmax": "reciprocal", "float64": {"blocks": 16}},
+    "cuda": {"operands": "tfloat32", "float64": {"operands": "float64"}},
+    "cuda:1": {"operands": "bfloat16"},
+    "bfloat16": {"compile": {"blocks": 32, "cuda": {"blocks": 64}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mode", "device", "expected"),
+    [
+        ("float32", "eager", "cpu", {"accumulation": "float32", "softmax": "fused"}),
+        ("float64", "eager", "cpu", {"accumulation": "float64", "softmax": "fused"}),
+        (
+            "float64",
+            "compile",
+            "cpu",
+            {"accumulation": "float64", "softmax": "reciprocal", "blocks": 16},
+        ),
+        (
+            "float32",
+            "eager",
+            "cuda:0",
+            {"accumulation": "float32", "softmax": "fused", "operands": "tfloat32"},
+        ),
+        (
+            "float32",
+            "eager",
+            "cuda:1",
+            {"accumulation": "float32", "softmax": "fused", "operands": "bfloat16"},
+        ),
+        (
+            "float64",
+            "eager",
+            "cuda:1",
+            {"accumulation": "float64", "softmax": "fused", "operands": "float64"},
+        ),
+        (
+            "bfloat16",
+            "compile",
+            "cuda:0",
+            {
+                "accumulation": "float32",
+                "softmax": "reciprocal",
+                "operands": "tfloat32",
+                "blocks": 64,
+            },
+        ),
+    ],
+)
+def test_the_most_specific_table_wins(
+    dtype: str, mode: str, device: str, expected: dict[str, Any]
+) -> None:
+    raw = {
+        "modes": ["eager", "compile"],
+        "devices": ["cpu", "cuda:0", "cuda:1"],
+        "arithmetic": TABLE,
+    }
+    fields = parse(raw).arithmetic(dtype, mode, device)
+    assert fields == expected
+    assert isinstance(Arithmetic.for_dtype(dtype, fields), attention.Arithmetic)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        pytest.param({"dtype": ["float32"]}, "'dtype' is not a key; did you mean", id="key"),
+        pytest.param({"dtypes": ["float23"]}, "choose from .*did you mean 'float32'", id="dtype"),
+        pytest.param({"dtypes": []}, "dtypes: .*", id="no-dtypes"),
+        pytest.param({"dtypes": "float32"}, "dtypes: 'float32' is not of type", id="no-list"),
+        pytest.param({"supports": ["batch"]}, "'batch'.*did you mean 'batches'", id="support"),
+        pytest.param({"supports": "everything"}, "'everything': not 'all'", id="everything"),
+        pytest.param({"supports": 3}, "supports = 3", id="support-number"),
+        pytest.param({"profiles": ["atention"]}, "did you mean 'attention'", id="profile"),
+        pytest.param({"name": 3}, "name: 3 is not of type", id="name"),
+        pytest.param({"deterministic": "no"}, "deterministic: ", id="bool"),
+        pytest.param({"devices": ["a b"]}, "devices.0: ", id="device"),
+        pytest.param(
+            {"arithmetic": {"acumulation": "float32"}}, "did you mean 'accumulation'", id="field"
+        ),
+        pytest.param({"arithmetic": {"storage": "float8"}}, "storage = 'float8'", id="format"),
+        pytest.param({"arithmetic": {"blocks": -1}}, "blocks: -1", id="blocks"),
+        pytest.param({"arithmetic": {"blocks": True}}, "blocks: True", id="bool-blocks"),
+        pytest.param({"arithmetic": {"softmax": "fast"}}, "softmax = 'fast'", id="softmax"),
+        pytest.param(
+            {"arithmetic": {"flaot64": {"blocks": 1}}}, "did you mean 'float64'", id="condition"
+        ),
+        pytest.param({"arithmetic": {"cuda": {"blocks": 1}}}, "for no dtype, mode", id="no-cuda"),
+        pytest.param({"conventions": {"mask": True}}, "choose from True keeps", id="convention"),
+        pytest.param({"name": object()}, "besides plain values", id="object"),
+        pytest.param({"name": float("nan")}, "besides plain values", id="nan"),
+    ],
+)
+def test_what_is_wrong_is_one_line(raw: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError, match=words) as caught:
+        parse(raw, source="port.toml")
+    assert str(caught.value).startswith("port.toml")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_profile_without_its_function_is_wrong() -> None:
+    with pytest.raises(DeclarationError, match=r"'embedding'.*no such function .*attention"):
+        parse({"profiles": ["embedding"]}, functions=["attention"])

@@ -1,0 +1,320 @@
+"""Loading ports, and reading whatever they return."""
+
+from __future__ import annotations
+
+import array
+import importlib.util
+import sys
+from collections import OrderedDict, namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from qkvac.arrays import ResultError, by_quantity, first_line, to_numpy
+from qkvac.ports import FUNCTIONS, PortError, load
+from qkvac.spec.attention import PROFILES
+
+RETURNS, OPTIONAL = FUNCTIONS["attention"].returns, FUNCTIONS["attention"].optional
+GOOD = "def attention(X, Wq, Wk, Wv):\n    return X\n"
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    modules = set(sys.modules)
+    yield
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def port(folder: Path, source: str, name: str = "my_port.py") -> str:
+    path = folder / name
+    path.write_text(source, encoding="utf-8")
+    return str(path)
+
+
+def test_the_functions_are_those_of_the_spec() -> None:
+    for name, profile in PROFILES.items():
+        function = FUNCTIONS[name]
+        assert function.returns == tuple(q for q in profile.quantities if q not in profile.optional)
+        assert set(function.optional) == set(profile.optional)
+        inputs = {tensor.name for tensor in profile.program().inputs}
+        assert inputs <= {*function.positional, *function.keywords}
+
+
+def test_gradients_follow_the_signature() -> None:
+    gradients = FUNCTIONS["multi_head_attention_gradients"]
+    assert gradients.positional == ("X", "Wq", "Wk", "Wv", "Wo", "dY")
+    assert gradients.returns == ("dX", "dWq", "dWk", "dWv", "dWo")
+    assert FUNCTIONS["embedding_gradients"].returns == ("dE", "dP")
+    sdpa = FUNCTIONS["scaled_dot_product_attention_gradients"]
+    assert sdpa.returns == ("dQ", "dK", "dV")
+    assert "dmask" in sdpa.optional
+
+
+def test_a_file_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "helper_of_port.py").write_text("WIDTH = 3\n")
+    source = (
+        "import sys, helper_of_port\nARGV = sys.argv\nQKVAC = {'dtypes': ('float32',)}\n" + GOOD
+    )
+    loaded = load(port(tmp_path, source))
+    assert list(loaded.functions) == ["attention"]
+    assert loaded.declaration == {"dtypes": ["float32"]}
+    assert sys.path[0] == str(tmp_path)
+    assert sys.argv == [str(tmp_path / "my_port.py")]
+    assert not list(tmp_path.glob("__pycache__/my_port*"))
+
+
+def test_a_module_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package_of_ports"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    port(package, GOOD)
+    monkeypatch.chdir(tmp_path)
+    assert list(load("package_of_ports.my_port").functions) == ["attention"]
+
+
+def test_an_edit_is_seen_at_once(tmp_path: Path) -> None:
+    path = port(tmp_path, GOOD)
+    load(path)
+    port(tmp_path, GOOD.replace("return X", "return 7"))
+    assert load(path).functions["attention"](1, 2, 3, 4) == 7
+
+
+@pytest.mark.parametrize("name", ["numpy.py", "json.py", "random.py", "my-port.py", "ports.py"])
+def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+    assert list(load(port(tmp_path, GOOD, name)).functions) == ["attention"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        pytest.param("def attention(X, Wq:\n", r"line 1: .*: def attention\(X, Wq:", id="syntax"),
+        pytest.param("x = 1\0", "cannot be imported", id="nul"),
+        pytest.param(
+            "import torhc\n", r"No module named 'torhc' \(my_port.py, line 1\)", id="import"
+        ),
+        pytest.param("a = 1\nb = 1 / 0\n", r"ZeroDivisionError.*\(my_p.*line 2\)", id="raise"),
+        pytest.param("import sys\nsys.exit(3)\n", r"calls sys.exit\(3\)", id="exit"),
+        pytest.param("raise KeyboardInterrupt\n", "KeyboardInterrupt", id="interrupt"),
+        pytest.param("def atention(): pass\n", "`atention`, did you mean `attention`", id="near"),
+        pytest.param("class Attention: pass\n", "found `Attention`, did you mean", id="class"),
+        pytest.param("attention = 3\n", "`attention` is of type int, not a function", id="number"),
+        pytest.param("def f(): pass\n", "looked for attention, dot_product_attention", id="none"),
+        pytest.param(GOOD + "QKVAC = ['float32']\n", "QKVAC is of type list", id="list"),
+        pytest.param(GOOD + "QKVAC = {'dtypes': [float]}\n", "QKVAC may hold", id="class-in"),
+        pytest.param("def __getattr__(n): raise OSError('no')\n", "reading .*: no", id="getattr"),
+    ],
+)
+def test_why_a_port_cannot_be_loaded(tmp_path: Path, source: str, words: str) -> None:
+    with pytest.raises(PortError, match=words) as caught:
+        load(port(tmp_path, source))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
+    port(tmp_path, GOOD)
+    with pytest.raises(PortError, match=r"no such file; did you mean .*my_port\.py"):
+        load(str(tmp_path / "my_prot.py"))
+    with pytest.raises(PortError, match=r"no such file$"):
+        load(str(tmp_path / "nowhere" / "a.py"))
+    with pytest.raises(PortError, match="is a folder"):
+        load(f"{tmp_path}/")
+    with pytest.raises(PortError, match="neither a file nor the name of a module"):
+        load("my port")
+    with pytest.raises(PortError, match="No module named 'no_such_module'"):
+        load("no_such_module.at_all")
+
+
+def test_a_function_that_a_framework_wrote_is_no_offer(tmp_path: Path) -> None:
+    source = (
+        "def scaled_dot_product_attention(Q, K, V): pass\n"
+        "scaled_dot_product_attention.__module__ = 'torch.nn.functional'\n"
+    )
+    assert list(load(port(tmp_path, source + GOOD)).functions) == ["attention"]
+
+
+def test_a_callable_object_is_an_offer(tmp_path: Path) -> None:
+    source = (
+        "class Layer:\n    def __call__(self, X, Wq, Wk, Wv): return X\n"
+        "Layer.__module__ = 'tensorflow.python.eager'\nattention = Layer()\n"
+    )
+    assert list(load(port(tmp_path, source)).functions) == ["attention"]
+
+
+def test_a_result_is_a_dict_a_tuple_or_the_last_quantity() -> None:
+    five = dict(zip(RETURNS, "QKVAC", strict=True))
+    named = namedtuple("named", RETURNS)
+    assert by_quantity(five, RETURNS, OPTIONAL) == five
+    assert by_quantity(OrderedDict(five), RETURNS, OPTIONAL) == five
+    assert by_quantity(tuple("QKVAC"), RETURNS, OPTIONAL) == five
+    assert by_quantity(named(*"QKVAC"), RETURNS, OPTIONAL) == five
+    assert by_quantity("C", RETURNS, OPTIONAL) == {"C": "C"}
+    assert by_quantity({"C": 1, "scores": 2, "A": None}, RETURNS, OPTIONAL) == {"C": 1, "Ω": 2}
+    assert by_quantity({"C": 1, "Ω": 2}, RETURNS, OPTIONAL) == {"C": 1, "Ω": 2}
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        pytest.param((1, 2), "a tuple of 2; expected 5: Q, K, V, A, C", id="short"),
+        pytest.param((1,) * 6, "a tuple of 6", id="long"),
+        pytest.param({"q": 1}, "unknown quantity 'q'; did you mean 'Q'", id="case"),
+        pytest.param({"score": 1}, "unknown quantity 'score'", id="near"),
+        pytest.param({3: 1}, "unknown quantity '3'", id="number"),
+        pytest.param({"Ω": 1, "scores": 1}, "both", id="twice"),
+        pytest.param(None, "returned None", id="none"),
+    ],
+)
+def test_a_result_of_another_form_is_explained(result: object, words: str) -> None:
+    with pytest.raises(ResultError, match=words):
+        by_quantity(result, RETURNS, OPTIONAL)
+
+
+def test_one_array_is_not_five_gradients() -> None:
+    gradients = FUNCTIONS["attention_gradients"]
+    with pytest.raises(ResultError, match="expected 4 gradients"):
+        by_quantity(np.ones(2), gradients.returns, gradients.optional)
+    single = FUNCTIONS["dot_product_attention_gradients"]
+    assert list(by_quantity(np.ones(2), single.returns, single.optional)) == ["dX"]
+
+
+class Offers:
+    """An object with the given attributes only."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+class HasArray:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+class HasDLPack:
+    def __init__(self, value: np.ndarray[Any, Any]) -> None:
+        self.value = value
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.value.__dlpack__()
+
+    def __dlpack_device__(self) -> Any:
+        return self.value.__dlpack_device__()
+
+
+VALUES = np.arange(6, dtype="f4").reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(VALUES, id="ndarray"),
+        pytest.param(VALUES.T.copy().T, id="fortran"),
+        pytest.param(VALUES.astype(">f4"), id="byte-order"),
+        pytest.param(VALUES.view(np.recarray), id="subclass"),
+        pytest.param(np.ma.array(VALUES), id="masked-without-masks"),
+        pytest.param(HasArray(VALUES), id="__array__"),
+        pytest.param(HasDLPack(VALUES), id="dlpack"),
+        pytest.param(Offers(numpy=lambda: VALUES), id="numpy()"),
+        pytest.param(memoryview(VALUES), id="buffer"),
+    ],
+)
+def test_what_numpy_can_read_is_read(value: object) -> None:
+    read = to_numpy(value)
+    assert type(read) is np.ndarray
+    assert read.dtype == np.dtype("f4")
+    assert read.dtype.isnative
+    np.testing.assert_array_equal(read, VALUES, strict=True)
+
+
+def test_scalars_have_no_axes() -> None:
+    assert to_numpy(2.5).shape == to_numpy(np.float32(2.5)).shape == ()
+    assert to_numpy(np.float32(2.5)).dtype == np.dtype("f4")
+    assert to_numpy(array.array("d", [1.0, 2.0])).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        pytest.param([[1.0, 2.0]], "a list, not an array", id="list"),
+        pytest.param("text", "a str, not an array", id="text"),
+        pytest.param(object(), "an object, not an array", id="object"),
+        pytest.param((i for i in ()), "a generator, not an array", id="generator"),
+        pytest.param(np.array([None]), "of dtype object", id="object-array"),
+        pytest.param(np.array(["a"]), "of dtype <U1", id="text-array"),
+        pytest.param(np.zeros(2, "i4,i4"), "of dtype", id="structured"),
+        pytest.param(np.zeros(2, "M8[s]"), "of dtype", id="dates"),
+        pytest.param(np.ma.array([1.0, 2.0], mask=[0, 1]), "masked entries", id="masked"),
+        pytest.param(HasArray(RuntimeError("on another device")), "on another device", id="raises"),
+        pytest.param(HasArray("no array"), "cannot be read", id="lies"),
+        pytest.param(Offers(numpy=lambda: 1 / 0), "ZeroDivisionError", id="numpy-raises"),
+    ],
+)
+def test_what_is_no_array_is_explained(value: object, words: str) -> None:
+    with pytest.raises(ResultError, match=words) as caught:
+        to_numpy(value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+class FakeTensor:
+    """Behaves as a torch tensor does: no NumPy before it is detached and on the CPU."""
+
+    def __init__(self, bits: np.ndarray[Any, Any], dtype: str, steps: tuple[str, ...] = ()) -> None:
+        self.bits, self.dtype, self.steps = bits, dtype, steps
+
+    def detach(self) -> FakeTensor:
+        return FakeTensor(self.bits, self.dtype, (*self.steps, "detach"))
+
+    def cpu(self) -> FakeTensor:
+        return FakeTensor(self.bits, self.dtype, (*self.steps, "cpu"))
+
+    def view(self, dtype: str) -> FakeTensor:
+        return FakeTensor(self.bits.view(dtype), dtype, self.steps)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        if self.steps != ("detach", "cpu") or self.dtype.endswith("bfloat16"):
+            raise TypeError("can't convert")
+        return self.bits
+
+
+def test_a_bfloat16_tensor_is_read_through_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", Offers(int16="i2"))  # type: ignore[arg-type]
+    values = np.array([1.5, -2.0], ml_dtypes.bfloat16)
+    read = to_numpy(FakeTensor(values, "torch.bfloat16"))
+    assert read.dtype == values.dtype
+    assert read.tobytes() == values.tobytes()
+    assert to_numpy(FakeTensor(VALUES, "torch.float32")).tobytes() == VALUES.tobytes()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_tensors_of_torch_are_read() -> None:
+    import torch
+
+    x = torch.arange(6, dtype=torch.float32, requires_grad=True).reshape(2, 3) / 4
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        read = to_numpy(x.to(dtype).T)
+        assert read.dtype.name == str(dtype).removeprefix("torch.")
+        np.testing.assert_array_equal(read.astype("f8"), x.detach().double().T.numpy())
+    with pytest.raises(ResultError, match="cannot be read as an array"):
+        to_numpy(torch.eye(2).to_sparse())
+
+
+def test_an_exception_is_one_line_whatever_it_does() -> None:
+    class RudeError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no")
+
+    assert first_line(RudeError()) == "RudeError"
+    assert first_line(ValueError("first\nsecond")) == "ValueError: first"
+    assert first_line(ValueError("\x1b[31mred\x07")) == "ValueError:  [31mred "
+    assert first_line(KeyError()) == "KeyError"
