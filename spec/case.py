@@ -1,0 +1,104 @@
+"""A case: inputs with a stable name, and the reason why it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from numpy.typing import NDArray
+
+from qkvac.spec import draws, families
+from qkvac.spec.families import Frame, Inputs
+from qkvac.spec.formats import DTYPES, FORMATS
+
+Recipe = Callable[[Frame], Inputs]
+Tier = Literal["default", "full"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs for one call of a profile's function. Two cases are the same if their ids are."""
+
+    id: str
+    profile: str = field(compare=False)
+    family: str = field(compare=False)
+    sizes: Mapping[str, int] = field(compare=False)
+    why: str = field(compare=False)
+    """What a failure of this case means, in one line."""
+    recipe: Recipe = field(compare=False, repr=False)
+    seed: str = field(compare=False, repr=False)
+    dtypes: tuple[str, ...] = field(default=DTYPES, compare=False)
+    compiled: bool = field(default=False, compare=False)
+    """Whether compiled modes run it in the default tier."""
+    tier: Tier = field(default="default", compare=False)
+    generic: bool = field(default=False, compare=False)
+    """Whether rounding errors are expected to look random, so that a z-score means something."""
+    exact: tuple[str, ...] = field(default=(), compare=False)
+    """Quantities that every declared dtype makes exact."""
+    layouts: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Memory layout of inputs that are not plain C-contiguous arrays; the caller applies it."""
+    attributes: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Keyword arguments of the function."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What a port must support, beyond two-dimensional, non-empty, contiguous inputs."""
+        words = {"layouts": bool(self.layouts), "empty": 0 in self.sizes.values()}
+        return frozenset(word for word, needed in words.items() if needed)
+
+    @property
+    def random(self) -> bool:
+        """Whether there are further draws of the inputs."""
+        return self.recipe is not families.worked
+
+    def drawn(self, draw: int) -> Case:
+        """The same case on fresh random data, with the id suffix /s`draw`; draw 0 is itself."""
+        if draw == 0:
+            return self
+        if not self.random:
+            raise ValueError(f"{self.id} has fixed inputs")
+        return replace(self, id=f"{self.id}/s{draw}", seed=f"{self.seed}/s{draw}")
+
+    def inputs(self, dtype: str, draw: int = 0) -> dict[str, NDArray[Any]]:
+        """C-contiguous, writeable arrays of the dtype; raises ValueError for one it is not for."""
+        if dtype not in self.dtypes:
+            raise ValueError(f"{self.id} is for {', '.join(self.dtypes)}, not for {dtype}")
+        seed = self.drawn(draw).seed
+        frame = Frame(seed, FORMATS[dtype], *(self.sizes[axis] for axis in ("n", "d", "c")))
+        return {name: draws.stored(value, dtype) for name, value in self.recipe(frame).items()}
+
+
+WIDE: Final = ("float64", "float32")
+TALL: Final = ("float64", "float32", "bfloat16")
+"""Dtypes whose exponent range is at least that of float32."""
+HALF: Final = ("float16",)
+
+LINEAR: Final = ("Q", "K", "V")
+SUMS: Final = (*LINEAR, "Ω")
+ALL: Final = (*SUMS, "A", "C")
+
+Sizes = tuple[int, int, int]
+MAIN: Final = (33, 20, 7)
+"""Off every tile length; no two axes equal, c not a square."""
+EQUAL: Final = (16, 16, 16)
+"""Scale and its root are powers of two, and transposed operands still fit."""
+BOOK: Final = (6, 3, 2)
+ONE: Final = (1, 20, 7)
+TILE: Final = (65, 24, 10)
+TILES: Final = (129, 40, 12)
+LONG: Final = (577, 24, 10)
+
+
+def attention_case(
+    family: str, sizes: Sizes, recipe: Recipe, why: str, *, seed: str | None = None, **fields: Any
+) -> Case:
+    """A case of the profile `attention`.
+
+    `seed` names the family whose random numbers it shares at the same sizes, by default its own.
+    """
+    shape = "x".join(map(str, sizes))
+    name = f"attention/{family}/{shape}"
+    axes = dict(zip(("n", "d", "c"), sizes, strict=True))
+    seed = name if seed is None else f"attention/{seed}/{shape}"
+    return Case(name, "attention", family, axes, why, recipe, seed, **fields)

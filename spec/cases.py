@@ -1,0 +1,36 @@
+"""The cases of each profile.
+
+Frameworks compile for every shape anew, so the cases vary the data and share about a dozen shapes;
+n, d and c differ in all but the shape for exact ties, where every axis is 16. The inputs are the
+same bits on every platform: see `draws`. What a case claims to be exact is proved by `exactness`
+before it is used.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from qkvac.spec import exact_cases, generic_cases
+from qkvac.spec.attention import PROFILES
+from qkvac.spec.case import Case
+from qkvac.spec.equations import SpecError
+
+__all__ = ["Case", "cases"]
+
+
+@cache
+def cases(profile: str = "attention") -> tuple[Case, ...]:
+    """All cases of a profile, in a fixed order; raises SpecError for an unknown profile."""
+    if profile not in PROFILES:
+        raise SpecError(f"unknown profile {profile!r}; choose from {', '.join(PROFILES)}")
+    if profile != "attention":
+        return ()
+    return (
+        *generic_cases.plain(),
+        *generic_cases.stressed(),
+        *exact_cases.sums(),
+        *exact_cases.lookups(),
+        *exact_cases.layouts(),
+        *generic_cases.further(),
+        *exact_cases.further(),
+    )
