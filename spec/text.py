@@ -1,0 +1,233 @@
+"""The text interpretation: a profile as plain text, as LaTeX and as JSON.
+
+JSON holds the equations as trees, so that a program in any language can evaluate them without a
+parser of its own; `from_json` reads them back into the same program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from qkvac.spec.attention import SPEC_VERSION, Profile
+from qkvac.spec.equations import (
+    Equation,
+    Expr,
+    Number,
+    Op,
+    Program,
+    Ref,
+    SpecError,
+    Tensor,
+)
+
+_SUM, _PRODUCT, _UNARY, _ATOM = range(4)
+"""How tightly an expression binds."""
+
+_SYMBOLS: Final = {"add": ("+", _SUM), "subtract": ("-", _SUM), "conjunction": ("&", _SUM)} | {
+    "matmul": ("@", _PRODUCT),
+    "multiply": ("*", _PRODUCT),
+    "divide": ("/", _PRODUCT),
+}
+
+
+def plain(program: Program) -> str:
+    """The equations, one a line, each with the shape contract of its result.
+
+    What the parser reads is what this writes, up to spaces and brackets that are not needed.
+    """
+    lines = [declaration(tensor) for tensor in program.inputs]
+    lines += program.parameters
+    lines += [f"{declaration(e.target)} = {expression(e.expression)}" for e in program.equations]
+    return "\n".join(lines)
+
+
+def declaration(tensor: Tensor) -> str:
+    """`X[n, d]`."""
+    return f"{tensor.name}[{', '.join(expression(axis) for axis in tensor.axes)}]"
+
+
+def expression(node: Expr) -> str:
+    """The expression in the grammar's own syntax."""
+    return _plain(node)[0]
+
+
+def _plain(node: Expr) -> tuple[str, int]:
+    if isinstance(node, Ref):
+        return node.name, _ATOM
+    if isinstance(node, Number):
+        return _decimal(node.value), _ATOM
+    name, args = node.name, node.args
+    if name in _SYMBOLS:
+        symbol, level = _SYMBOLS[name]
+        left, right = _bracketed(args[0], level), _bracketed(args[1], level + 1)
+        return f"{left} {symbol} {right}", level
+    if name == "negate":
+        return f"-{_bracketed(args[0], _UNARY)}", _UNARY
+    if name == "transpose":
+        return f"{_bracketed(args[0], _ATOM)}.T", _ATOM
+    parts = [expression(argument) for argument in args]
+    if node.axis is not None:
+        parts.insert(1, f"axis={node.axis}")
+        parts[2:] = [f"where={part}" for part in parts[2:]]
+    return f"{name}({', '.join(parts)})", _ATOM
+
+
+def _bracketed(node: Expr, level: int) -> str:
+    text, own = _plain(node)
+    return text if own >= level else f"({text})"
+
+
+def _decimal(value: Fraction) -> str:
+    """A literal that parses to the same fraction; numbers of the grammar are finite decimals."""
+    if value.denominator == 1:
+        return str(value.numerator)
+    digits = 0
+    while (value * 10**digits).denominator != 1:
+        digits += 1
+    whole = str(int(value * 10**digits)).rjust(digits + 1, "0")
+    return f"{whole[:-digits]}.{whole[-digits:]}"
+
+
+# --- LaTeX -----------------------------------------------------------------------------------
+
+_GREEK: Final = {"Ω": r"\Omega"}
+
+
+def latex(program: Program) -> str:
+    """An `aligned` block: each equation with the shape of its result."""
+    rows = [
+        rf"{_symbol(e.target.name)} &= {_latex(e.expression)[0]} && \in {_space(e.target)}"
+        for e in program.equations
+    ]
+    given = ",\\; ".join(
+        rf"{_symbol(tensor.name)} \in {_space(tensor)}" for tensor in program.inputs
+    )
+    return "\n".join(
+        [r"\begin{aligned}", f"& {given} \\\\", " \\\\\n".join(rows), r"\end{aligned}"]
+    )
+
+
+def _symbol(name: str) -> str:
+    if name in _GREEK:
+        return _GREEK[name]
+    if len(name) == 1:
+        return name
+    if len(name) == 2:
+        return f"{name[0]}_{{{name[1]}}}"
+    return rf"\mathrm{{{name}}}"
+
+
+def _space(tensor: Tensor) -> str:
+    sizes = r" \times ".join(_latex(axis)[0] for axis in tensor.axes)
+    spaces = {"real": r"\mathbb{R}", "mask": r"\{0, 1\}", "index": r"\mathbb{N}"}
+    return f"{spaces[tensor.kind]}^{{{sizes}}}"
+
+
+def _latex(node: Expr) -> tuple[str, int]:
+    if isinstance(node, Ref):
+        return _symbol(node.name), _ATOM
+    if isinstance(node, Number):
+        return _decimal(node.value), _ATOM
+    name, args = node.name, node.args
+    if name == "divide":
+        return rf"\frac{{{_latex(args[0])[0]}}}{{{_latex(args[1])[0]}}}", _ATOM
+    if name in _SYMBOLS:
+        level = _SYMBOLS[name][1]
+        left, right = _latex_bracketed(args[0], level), _latex_bracketed(args[1], level + 1)
+        sign = {"matmul": r"\,", "multiply": r"\cdot", "conjunction": r"\wedge"}
+        return f"{left} {sign.get(name, _SYMBOLS[name][0])} {right}", level
+    if name == "negate":
+        return f"-{_latex_bracketed(args[0], _UNARY)}", _UNARY
+    if name == "transpose":
+        return rf"{_latex_bracketed(args[0], _ATOM)}^{{\top}}", _ATOM
+    if name == "sqrt":
+        return rf"\sqrt{{{_latex(args[0])[0]}}}", _ATOM
+    return _latex_call(node), _ATOM
+
+
+def _latex_call(node: Op) -> str:
+    parts = [_latex(argument)[0] for argument in node.args]
+    if node.axis is None:
+        name = node.name.replace("_", r"\_")
+        return rf"\mathrm{{{name}}}({', '.join(parts)})"
+    kept = rf",\; {parts[1]}" if len(parts) > 1 else ""
+    return rf"\mathrm{{{node.name}}}_{{{node.axis}}}\left({parts[0]}{kept}\right)"
+
+
+def _latex_bracketed(node: Expr, level: int) -> str:
+    text, own = _latex(node)
+    return text if own >= level else rf"\left({text}\right)"
+
+
+# --- JSON ------------------------------------------------------------------------------------
+
+
+def to_json(profile: Profile) -> dict[str, Any]:
+    """A profile as JSON: quantities, budget, and each variant as text and as trees."""
+    budget = profile.budget
+    return {
+        "spec": SPEC_VERSION,
+        "profile": profile.name,
+        "about": profile.about,
+        "quantities": list(profile.quantities),
+        "optional": sorted(profile.optional),
+        "budget": budget and {"products": budget.products, "transpositions": budget.transpositions},
+        "variants": {
+            name: {"text": plain(profile.program(name)), **program_to_json(profile.program(name))}
+            for name in profile.texts
+        },
+    }
+
+
+def program_to_json(program: Program) -> dict[str, Any]:
+    """A program as trees: a name, a number as "p/q", or {operation: [operands], axis}."""
+    return {
+        "inputs": [_tensor(tensor) for tensor in program.inputs],
+        "parameters": list(program.parameters),
+        "equations": [
+            {"target": _tensor(e.target), "is": _tree(e.expression)} for e in program.equations
+        ],
+    }
+
+
+def program_from_json(data: Mapping[str, Any]) -> Program:
+    """The program that `program_to_json` wrote; raises SpecError for anything else."""
+    try:
+        inputs = tuple(_read_tensor(item) for item in data["inputs"])
+        equations = []
+        for line, item in enumerate(data["equations"], 1 + len(inputs) + len(data["parameters"])):
+            target, right = _read_tensor(item["target"]), _read_tree(item["is"])
+            text = f"{declaration(target)} = {expression(right)}"
+            equations.append(Equation(target, right, text, line))
+        return Program(inputs, tuple(data["parameters"]), tuple(equations))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SpecError(f"not a program in JSON: {error!r}") from None
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    axes = [_tree(axis) for axis in tensor.axes]
+    return {"name": tensor.name, "axes": axes, "kind": tensor.kind}
+
+
+def _read_tensor(data: Mapping[str, Any]) -> Tensor:
+    return Tensor(data["name"], tuple(_read_tree(axis) for axis in data["axes"]), data["kind"])
+
+
+def _tree(node: Expr) -> Any:
+    if isinstance(node, Ref):
+        return node.name
+    if isinstance(node, Number):
+        return {"number": str(node.value)}
+    tree = {node.name: [_tree(argument) for argument in node.args]}
+    return tree if node.axis is None else {**tree, "axis": node.axis}
+
+
+def _read_tree(data: Any) -> Expr:
+    if isinstance(data, str):
+        return Ref(data)
+    if "number" in data:
+        return Number(Fraction(data["number"]))
+    (name,) = data.keys() - {"axis"}
+    return Op(name, tuple(_read_tree(argument) for argument in data[name]), data.get("axis"))
