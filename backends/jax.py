@@ -1,0 +1,250 @@
+"""Self-attention in JAX: eager, and compiled by `jit`.
+
+JAX makes float64 into float32 unless x64 is enabled; `open` enables it, and the dtype of every
+array that JAX made is looked at. The jit mode lowers and compiles ahead of the call, so what runs
+is an executable and cannot be anything else. XLA turns a division by a broadcast sum into a
+multiplication with its reciprocal, eagerly too. Arrays in JAX have no strides: layouts end here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from qkvac.backends.adapter import (
+    SUPPORTS,
+    Adapter,
+    Budget,
+    Contraction,
+    ModeError,
+    choose,
+    installed,
+    require,
+    threads,
+)
+
+QKVAC = {
+    "name": "jax",
+    "requires": "jax",
+    "modes": ("eager", "jit"),
+    "dtypes": ("float64", "float32", "bfloat16", "float16"),
+    "devices": ("cpu", "cuda", "rocm", "tpu"),
+    "supports": SUPPORTS,
+    "deterministic": True,
+    "arithmetic": {
+        "softmax": "reciprocal",
+        "flushes": True,
+        # The normal range of float32, in which float16 is computed, holds its subnormals.
+        "float16": {"flushes": False},
+        # Accelerators are not measured: no bits are promised of their softmax.
+        **dict.fromkeys(("cuda", "rocm", "tpu"), {"softmax": "fused", "flushes": True}),
+    },
+}
+
+
+def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
+    """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
+    import jax
+
+    Q, K, V = X @ Wq, X @ Wk, X @ Wv
+    Ω = Q @ K.swapaxes(-1, -2)
+    A = jax.nn.softmax(Ω / math.sqrt(K.shape[-1]), axis=-1)
+    return Q, K, V, Ω, A, A @ V
+
+
+def open(mode: str = "eager", device: str = "cpu") -> Jax:  # noqa: A001
+    """The adapter. Raises ModeError and DeviceError."""
+    require(mode, QKVAC["modes"])
+    choose(device, devices())
+    return (Jit if mode == "jit" else Jax)(mode, device)
+
+
+def unavailable(mode: str) -> str | None:
+    """Why a mode cannot run here, or None."""
+    return None
+
+
+def devices() -> tuple[str, ...]:
+    """Devices that JAX finds: cpu, cpu:1, cuda:0, ..."""
+    return tuple(table())
+
+
+def table() -> dict[str, Any]:
+    """Device name → JAX's device. The first call starts JAX's backends, with our settings."""
+    prepare()
+    import jax
+
+    found = {name_of(device): device for device in jax.devices("cpu")}
+    return found | {name_of(device): device for device in jax.devices()}
+
+
+def name_of(device: Any) -> str:
+    """A device's name: the first CPU is `cpu`; GPUs are named after their platform."""
+    kind = device.platform
+    if kind == "gpu":
+        kind = "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
+    return "cpu" if (kind, device.id) == ("cpu", 0) else f"{kind}:{device.id}"
+
+
+def prepare() -> None:
+    """Settings that JAX reads when its backends start: GPU memory as needed, and threads.
+
+    The size of the CPU's thread pool has no option but this variable;
+    `--xla_cpu_multi_thread_eigen=false` leaves products on several threads.
+    """
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    os.environ["PJRT_NPROC"] = os.environ["NPROC"] = str(threads())
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_default_matmul_precision", "highest")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the results."""
+    return installed("jax", "jaxlib", "numpy", "ml_dtypes")
+
+
+def environment() -> dict[str, Any]:
+    """Backend, flags and precision settings."""
+    import jax
+
+    return {
+        "backend": jax.default_backend(),
+        "x64": bool(jax.config.jax_enable_x64),
+        "matmul_precision": jax.config.jax_default_matmul_precision,
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "threads": os.environ.get("PJRT_NPROC"),
+        "preallocate": os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE"),
+    }
+
+
+class Jax(Adapter):
+    """JAX as its user calls it, operation by operation."""
+
+    def __init__(self, mode: str, device: str) -> None:
+        super().__init__(mode, device)
+        self.placement = table()[device]
+
+    def check_settings(self) -> None:
+        import jax
+
+        if not jax.config.jax_enable_x64:
+            raise ModeError("jax_enable_x64 is off: float64 would silently become float32")
+        if jax.config.jax_default_matmul_precision != "highest":
+            raise ModeError("float32 products may use TensorFloat-32 or bfloat16")
+
+    def run(self, *tensors: Any) -> Any:
+        return attention(*tensors)
+
+    def to_framework(self, array: np.ndarray) -> Any:
+        import jax
+
+        return jax.device_put(array, self.placement)
+
+    def to_numpy(self, tensor: Any) -> np.ndarray:
+        return np.asarray(tensor)
+
+    def dtype_of(self, tensor: Any) -> str:
+        return tensor.dtype.name
+
+    def device_of(self, tensor: Any) -> str:
+        return ", ".join(sorted(map(name_of, tensor.devices())))
+
+    def evidence(self) -> dict[str, Any]:
+        import jax
+
+        return {
+            "calls": self.calls,
+            "device": str(self.placement),
+            "x64": bool(jax.config.jax_enable_x64),
+            "matmul_precision": jax.config.jax_default_matmul_precision,
+        }
+
+    def budget(self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray) -> Budget:
+        """The operations of the jaxpr, nested ones too."""
+        import jax
+
+        traced = jax.make_jaxpr(attention)(*map(self.to_framework, (X, Wq, Wk, Wv)))
+        return count(traced.jaxpr)
+
+
+class Jit(Jax):
+    """JAX compiled: one executable for each combination of shapes and dtypes."""
+
+    def __init__(self, mode: str, device: str) -> None:
+        super().__init__(mode, device)
+        self.executables: dict[Any, Any] = {}
+
+    def run(self, *tensors: Any) -> Any:
+        signature = tuple((tensor.dtype.name, tensor.shape) for tensor in tensors)
+        if signature not in self.executables:
+            self.executables[signature] = self.compile(*tensors)
+        return self.executables[signature](*tensors)
+
+    def compile(self, *tensors: Any) -> Any:
+        """XLA's executable. Raises ModeError where jit is disabled."""
+        import jax
+
+        if jax.config.jax_disable_jit:
+            raise ModeError("jax_disable_jit is on: nothing would be compiled")
+        executable = jax.jit(attention).lower(*tensors).compile()
+        if not executable.as_text():
+            raise ModeError("XLA returned no program")
+        return executable
+
+    def evidence(self) -> dict[str, Any]:
+        programs = [executable.as_text() for executable in self.executables.values()]
+        return super().evidence() | {
+            "executables": len(programs),
+            "modules": sorted({text.split(",")[0].split()[-1] for text in programs}),
+        }
+
+
+def count(jaxpr: Any) -> Budget:
+    """Contractions and transpositions of a jaxpr.
+
+    A product that contracts the last axis of its right factor, or an earlier axis of its left
+    one, transposes that factor.
+    """
+    contractions, transpositions = [], 0
+    for equation in equations(jaxpr):
+        name = equation.primitive.name
+        transpositions += name == "transpose"
+        if name == "dot_general":
+            (of_left, of_right), (batch_left, batch_right) = equation.params["dimension_numbers"]
+            left, right = (variable.aval.shape for variable in equation.invars)
+            transpositions += of_left != (len(left) - 1,)
+            transpositions += of_right != (max(len(right) - 2, 0),)
+            contractions.append(
+                Contraction(
+                    name,
+                    ordered(left, (*batch_left, *rest(left, batch_left, of_left), *of_left)),
+                    ordered(right, (*batch_right, *of_right, *rest(right, batch_right, of_right))),
+                    equation.outvars[0].aval.shape,
+                )
+            )
+    return Budget(tuple(contractions), transpositions)
+
+
+def rest(shape: tuple[int, ...], *used: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(axis for axis in range(len(shape)) if not any(axis in axes for axes in used))
+
+
+def ordered(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(shape[axis] for axis in axes)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr and of those inside it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for parameter in equation.params.values():
+            for inner in parameter if isinstance(parameter, (tuple, list)) else (parameter,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from equations(inner)

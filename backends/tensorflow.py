@@ -1,0 +1,239 @@
+"""Self-attention in TensorFlow: eager, as a graph (`tf.function`), and compiled by XLA.
+
+`tf.nn.softmax` multiplies by a reciprocal outside XLA, so the softmax is written out with its
+division; for the 16-bit types it is evaluated in float32, because `tf.reduce_sum` accumulates
+float16 in float16. The scale is a square root taken in the tensor's dtype: `tf.cast` of a Python
+float would pass through float32. Tensors have no strides here: layouts end with the conversion.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from qkvac.backends.adapter import (
+    SUPPORTS,
+    Adapter,
+    Budget,
+    Contraction,
+    ModeError,
+    choose,
+    installed,
+    require,
+    threads,
+)
+
+QKVAC = {
+    "name": "tensorflow",
+    "requires": "tensorflow",
+    "modes": ("eager", "function", "xla"),
+    "dtypes": ("float64", "float32", "bfloat16", "float16"),
+    "devices": ("cpu", "gpu", "tpu"),
+    "supports": SUPPORTS,
+    "deterministic": True,
+    "arithmetic": {
+        "softmax": "shifted, divided",
+        "flushes": True,
+        # The normal range of float32, in which float16 is computed, holds its subnormals.
+        "float16": {"flushes": False},
+        # Accelerators are not measured: no bits are promised of their softmax.
+        **dict.fromkeys(("gpu", "tpu"), {"softmax": "fused", "flushes": True}),
+    },
+}
+
+
+def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
+    """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
+    import tensorflow as tf
+
+    Q, K, V = tf.matmul(X, Wq), tf.matmul(X, Wk), tf.matmul(X, Wv)
+    Ω = tf.matmul(Q, K, transpose_b=True)
+    A = softmax(Ω / tf.sqrt(tf.cast(tf.shape(K)[-1], K.dtype)))
+    return Q, K, V, Ω, A, tf.matmul(A, V)
+
+
+def softmax(logits: Any) -> Any:
+    """Softmax of each row, in the dtype of `logits`."""
+    import tensorflow as tf
+
+    wide = tf.cast(logits, tf.float32) if logits.dtype.size == 2 else logits
+    powers = tf.exp(wide - tf.reduce_max(wide, axis=-1, keepdims=True))
+    return tf.cast(powers / tf.reduce_sum(powers, axis=-1, keepdims=True), logits.dtype)
+
+
+def open(mode: str = "eager", device: str = "cpu") -> TensorFlow:  # noqa: A001
+    """The adapter. Raises ModeError and DeviceError."""
+    require(mode, QKVAC["modes"])
+    choose(device, devices())
+    return (TensorFlow if mode == "eager" else Traced)(mode, device)
+
+
+def unavailable(mode: str) -> str | None:
+    """Why a mode cannot run here, or None."""
+    return None
+
+
+def devices() -> tuple[str, ...]:
+    """Devices that TensorFlow finds: cpu, cpu:1, gpu:0, ..."""
+    prepare()
+    import tensorflow as tf
+
+    kinds = ("CPU", "GPU", "TPU")
+    return tuple(
+        name_of(device.name)
+        for device in tf.config.list_logical_devices()
+        if device.device_type in kinds
+    )
+
+
+def name_of(device: str) -> str:
+    """`/job:…/device:CPU:1` → cpu:1; the first CPU is cpu."""
+    kind, index = device.lower().split("device:")[-1].split(":")
+    return "cpu" if (kind, index) == ("cpu", "0") else f"{kind}:{index}"
+
+
+def prepare() -> None:
+    """Settings that TensorFlow reads when it starts: quiet, GPU memory as needed, threads."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    threading = tf.config.threading
+    if threading.get_intra_op_parallelism_threads() != threads():
+        threading.set_intra_op_parallelism_threads(threads())
+    if threading.get_inter_op_parallelism_threads() != threads():
+        threading.set_inter_op_parallelism_threads(threads())
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the results."""
+    return installed("tensorflow", "tensorflow-cpu", "numpy", "ml_dtypes")
+
+
+def environment() -> dict[str, Any]:
+    """Threads, libraries and precision settings."""
+    import tensorflow as tf
+
+    return {
+        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+        "memory_growth": os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH"),
+        "cuda": tf.sysconfig.get_build_info().get("cuda_version"),
+    }
+
+
+class TensorFlow(Adapter):
+    """TensorFlow as its user calls it, operation by operation."""
+
+    def check_settings(self) -> None:
+        import tensorflow as tf
+
+        if tf.config.experimental.tensor_float_32_execution_enabled():
+            raise ModeError("float32 products may use TensorFloat-32")
+
+    def run(self, *tensors: Any) -> Any:
+        import tensorflow as tf
+
+        if not tf.executing_eagerly():
+            raise ModeError("TensorFlow does not execute eagerly here")
+        with tf.device(self.device):
+            return attention(*tensors)
+
+    def to_framework(self, array: np.ndarray) -> Any:
+        import tensorflow as tf
+
+        with tf.device(self.device):
+            return tf.convert_to_tensor(array)
+
+    def to_numpy(self, tensor: Any) -> np.ndarray:
+        return tensor.numpy()
+
+    def dtype_of(self, tensor: Any) -> str:
+        return tensor.dtype.name
+
+    def device_of(self, tensor: Any) -> str:
+        return name_of(tensor.device)
+
+    def evidence(self) -> dict[str, Any]:
+        import tensorflow as tf
+
+        return {
+            "calls": self.calls,
+            "device": self.device,
+            "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
+        }
+
+    def budget(self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray) -> Budget:
+        """The operations of the graph that `attention` traces to."""
+        import tensorflow as tf
+
+        traced = tf.function(attention, autograph=False)
+        tensors = map(self.to_framework, (X, Wq, Wk, Wv))
+        return count(traced.get_concrete_function(*tensors).graph)
+
+
+class Traced(TensorFlow):
+    """A graph, which XLA compiles in mode `xla`.
+
+    Python's part of the function counts its runs: they are traces, one for each combination of
+    shapes and dtypes, and never calls.
+    """
+
+    def __init__(self, mode: str, device: str) -> None:
+        import tensorflow as tf
+
+        super().__init__(mode, device)
+        self.bodies = 0
+        self.function = tf.function(
+            self.body, autograph=False, jit_compile=True if mode == "xla" else None
+        )
+        self.example: tuple[Any, ...] = ()
+
+    def body(self, X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
+        """What is traced."""
+        self.bodies += 1
+        return attention(X, Wq, Wk, Wv)
+
+    def run(self, *tensors: Any) -> Any:
+        import tensorflow as tf
+
+        with tf.device(self.device):
+            results = self.function(*tensors)
+        traces = self.function.experimental_get_tracing_count()
+        if not traces or traces != self.bodies:
+            raise ModeError(f"Python ran {self.bodies} times for {traces} traced graphs")
+        self.example = tensors
+        return results
+
+    def evidence(self) -> dict[str, Any]:
+        """Traced graphs, and for XLA the name of the program compiled for the latest call."""
+        facts = super().evidence() | {"graphs": self.function.experimental_get_tracing_count()}
+        if self.mode == "xla" and self.example:
+            text = self.function.experimental_get_compiler_ir(*self.example)("optimized_hlo")
+            facts["program"] = text.split(",")[0]
+        return facts
+
+
+def count(graph: Any) -> Budget:
+    """Contractions and transpositions of a graph; a transpose flag counts as one."""
+    contractions, transpositions = [], 0
+    for operation in graph.get_operations():
+        if operation.type in ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"):
+            shapes = [tuple(tensor.shape) for tensor in (*operation.inputs, *operation.outputs)]
+            flags = [name for name in FLAGS if name in operation.node_def.attr]
+            for shape, flag in zip((0, 1), flags, strict=False):
+                if operation.get_attr(flag):
+                    transpositions += 1
+                    *batch, rows, columns = shapes[shape]
+                    shapes[shape] = (*batch, columns, rows)
+            contractions.append(Contraction(operation.type, *shapes[:2], shapes[-1]))
+        transpositions += operation.type in ("Transpose", "ConjugateTranspose")
+    return Budget(tuple(contractions), transpositions)
+
+
+FLAGS = ("transpose_a", "transpose_b", "adj_x", "adj_y")

@@ -1,0 +1,285 @@
+"""Self-attention in PyTorch: eager, and compiled by Inductor.
+
+`torch.softmax` multiplies by a reciprocal on the CPU, so the softmax is written out with its
+division. Compiled code is proved by counting: what Inductor compiled is wrapped, and a call must
+run it once. Dynamo otherwise runs plain Python without a word, after 8 recompilations for instance.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+import sysconfig
+import warnings
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from qkvac.backends.adapter import (
+    SUPPORTS,
+    Adapter,
+    Budget,
+    Contraction,
+    ModeError,
+    choose,
+    installed,
+    require,
+    threads,
+)
+
+QKVAC = {
+    "name": "torch",
+    "requires": "torch",
+    "modes": ("eager", "compile"),
+    "dtypes": ("float64", "float32", "bfloat16", "float16"),
+    "devices": ("cpu", "cuda", "mps", "xpu"),
+    "supports": SUPPORTS,
+    "deterministic": True,
+    "arithmetic": {
+        "softmax": "shifted, divided",
+        "flushes": False,
+        # oneDNN multiplies bfloat16 with instructions that treat subnormals as zero.
+        "bfloat16": {"flushes": True},
+        # Accelerators are not measured: no bits are promised of their softmax.
+        **dict.fromkeys(("cuda", "mps", "xpu"), {"softmax": "fused", "flushes": True}),
+    },
+}
+
+RECOMPILE_LIMIT = 1 << 20
+
+
+def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
+    """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
+    Q, K, V = X @ Wq, X @ Wk, X @ Wv
+    Ω = Q @ K.transpose(-2, -1)
+    A = softmax(Ω / math.sqrt(K.shape[-1]))
+    return Q, K, V, Ω, A, A @ V
+
+
+def softmax(logits: Any) -> Any:
+    """Softmax of each row; without keys there is no row to normalise."""
+    if logits.shape[-1] == 0:
+        return logits
+    powers = (logits - logits.amax(dim=-1, keepdim=True)).exp()
+    return powers / powers.sum(dim=-1, keepdim=True)
+
+
+def open(mode: str = "eager", device: str = "cpu") -> Torch:  # noqa: A001
+    """The adapter. Raises ModeError and DeviceError."""
+    require(mode, QKVAC["modes"])
+    if reason := unavailable(mode):
+        raise ModeError(reason)
+    choose(device, devices())
+    return (Compiled if mode == "compile" else Torch)(mode, device)
+
+
+def unavailable(mode: str) -> str | None:
+    """Why a mode cannot run here, or None; asked without importing PyTorch."""
+    if mode != "compile":
+        return None
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    compiler = os.environ.get("CXX") or usual
+    if shutil.which(compiler) is None:
+        return f"torch.compile needs a C++ compiler, and there is no {compiler}"
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        return "torch.compile needs Python's C headers, and there is no Python.h"
+    return None
+
+
+def devices() -> tuple[str, ...]:
+    """Devices that PyTorch finds: cpu, cuda:0, mps:0, ..."""
+    import torch
+
+    kinds = [(kind, getattr(torch, kind, None)) for kind in QKVAC["devices"][1:]]
+    return ("cpu",) + tuple(
+        f"{kind}:{index}" for kind, module in kinds if module for index in range(count(module))
+    )
+
+
+def count(module: Any) -> int:
+    """How many devices of a kind there are; a build without them may lack the question."""
+    return module.device_count() if hasattr(module, "device_count") else 0
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the results."""
+    return installed("torch", "triton", "numpy", "ml_dtypes")
+
+
+def environment() -> dict[str, Any]:
+    """CPU code path, threads and precision settings."""
+    import torch
+
+    return {
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
+        "threads": torch.get_num_threads(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cuda": torch.version.cuda,
+    }
+
+
+class Torch(Adapter):
+    """PyTorch as its user calls it, operation by operation."""
+
+    def __init__(self, mode: str, device: str) -> None:
+        import torch
+
+        super().__init__(mode, device)
+        torch.set_num_threads(threads())
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.set_flush_denormal(False)
+        self.dtypes = {
+            "float64": torch.float64,
+            "float32": torch.float32,
+            "bfloat16": torch.bfloat16,
+            "float16": torch.float16,
+        }
+
+    def check_settings(self) -> None:
+        import torch
+
+        if torch.get_float32_matmul_precision() != "highest":
+            raise ModeError("float32 products may use TensorFloat-32 or bfloat16")
+
+    def run(self, *tensors: Any) -> Any:
+        return attention(*tensors)
+
+    def to_framework(self, array: np.ndarray) -> Any:
+        """Strides are kept, zero ones too; PyTorch has no negative strides, so those are copied."""
+        import torch
+
+        if self.device.startswith("mps") and array.dtype == np.float64:
+            raise NotImplementedError("MPS has no float64")
+        steps = [stride % array.itemsize for stride in array.strides]
+        if min(array.strides, default=0) < 0 or any(steps) or not array.flags.aligned:
+            array = array.copy()
+        brain = array.dtype == ml_dtypes.bfloat16
+        with warnings.catch_warnings():
+            # PyTorch warns of read-only memory; nothing here writes to its inputs.
+            warnings.filterwarnings("ignore", message=".*not writable")
+            tensor = torch.from_numpy(array.view(np.int16) if brain else array)
+        return (tensor.view(torch.bfloat16) if brain else tensor).to(self.device)
+
+    def to_numpy(self, tensor: Any) -> np.ndarray:
+        import torch
+
+        tensor = tensor.detach().cpu()
+        if tensor.dtype == torch.bfloat16:
+            return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return tensor.numpy()
+
+    def dtype_of(self, tensor: Any) -> str:
+        return str(tensor.dtype).removeprefix("torch.")
+
+    def device_of(self, tensor: Any) -> str:
+        return str(tensor.device)
+
+    def undo_flushing(self) -> None:
+        import torch
+
+        torch.set_flush_denormal(False)
+
+    def evidence(self) -> dict[str, Any]:
+        import torch
+
+        return {
+            "calls": self.calls,
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "flushing_undone": self.flushing_undone,
+        }
+
+    def budget(self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray) -> Budget:
+        return record(attention, *map(self.to_framework, (X, Wq, Wk, Wv)))
+
+
+class Compiled(Torch):
+    """PyTorch compiled by Dynamo and Inductor, one graph for each signature."""
+
+    def __init__(self, mode: str, device: str) -> None:
+        import torch
+        import torch._dynamo
+
+        super().__init__(mode, device)
+        self.graphs = 0
+        self.runs = 0
+        self.captured: Any = None
+        limits = ("recompile_limit", "accumulated_recompile_limit")
+        for name in (*limits, "cache_size_limit", "accumulated_cache_size_limit"):
+            if hasattr(torch._dynamo.config, name):
+                setattr(torch._dynamo.config, name, RECOMPILE_LIMIT)
+        self.compiled = torch.compile(
+            attention, backend=self.compile, fullgraph=True, dynamic=False
+        )
+
+    def compile(self, graph: Any, examples: Any) -> Any:
+        """Compile a captured graph with Inductor, and count its runs."""
+        from torch._inductor.compile_fx import compile_fx
+
+        self.captured = graph
+        kernel = compile_fx(graph, examples)
+        self.graphs += 1
+
+        def counted(*tensors: Any) -> Any:
+            self.runs += 1
+            return kernel(*tensors)
+
+        return counted
+
+    def run(self, *tensors: Any) -> Any:
+        before = self.runs
+        results = self.compiled(*tensors)
+        if self.runs != before + 1:
+            raise ModeError("Dynamo gave up: the call ran without compiled code")
+        return results
+
+    def evidence(self) -> dict[str, Any]:
+        from torch._dynamo.utils import counters
+
+        breaks = sum(counters["graph_break"].values())
+        return super().evidence() | {
+            "graphs": self.graphs,
+            "runs": self.runs,
+            "graph_breaks": breaks,
+        }
+
+    def budget(self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray) -> Budget:
+        """The operations of the graph that Dynamo captured, which Inductor then compiles."""
+        tensors = [self.to_framework(array) for array in (X, Wq, Wk, Wv)]
+        self.run(*tensors)
+        return record(self.captured, *tensors)
+
+
+def record(function: Any, *tensors: Any) -> Budget:
+    """What PyTorch dispatches while `function` runs."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    contractions: list[Contraction] = []
+    transpositions = 0
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        ) -> Any:
+            nonlocal transpositions
+            result = operation(*args, **(kwargs or {}))
+            name = operation.overloadpacket.__name__
+            if name in PRODUCTS:
+                left, right = [tuple(x.shape) for x in args if hasattr(x, "shape")][-2:]
+                contractions.append(Contraction(name, left, right, tuple(result.shape)))
+            transpositions += name in TRANSPOSITIONS
+            return result
+
+    with Recorder():
+        function(*tensors)
+    return Budget(tuple(contractions), transpositions)
+
+
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot")
+TRANSPOSITIONS = ("t", "transpose", "permute", "numpy_T", "mT", "adjoint")
