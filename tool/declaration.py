@@ -51,7 +51,8 @@ class Declaration:
 
     name: str = ""
     version: str = ""
-    requires: tuple[str, ...] = ()
+    requires: str = ""
+    """The distribution that an adapter needs."""
     profiles: tuple[str, ...] = ("attention",)
     supports: frozenset[str] = frozenset()
     dtypes: tuple[str, ...] = ASSUMED_DTYPES
@@ -97,7 +98,7 @@ def parse(
     declaration = Declaration(
         name=raw.get("name", ""),
         version=raw.get("version", ""),
-        requires=tuple(raw.get("requires", ())),
+        requires=raw.get("requires", ""),
         profiles=profiles,
         supports=frozenset(SUPPORTS if supports == "all" else supports),
         dtypes=dtypes,

@@ -96,7 +96,8 @@ class Greeting:
     notes: tuple[str, ...]
     """Names of the port that look like a misspelt function."""
     environment: Mapping[str, Any]
-    """python, numpy, ml_dtypes, pid, threads, fp_environment, frameworks (those imported)."""
+    """python, numpy, ml_dtypes, pid, threads, fp_environment, frameworks (those imported), and
+    backend (what the adapter says of its own)."""
     seconds: float
     """From the start of the process until it had loaded."""
 

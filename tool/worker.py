@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
@@ -27,6 +28,9 @@ from qkvac.channel import Channel, confine, is_out_of_memory
 from qkvac.ports import FRAMEWORKS, FUNCTIONS, PortError, load
 from qkvac.protocol import Message, ProtocolError
 from qkvac.spec.layouts import apply
+
+BACKENDS: Final = frozenset({"torch", "jax", "tensorflow"})
+"""Frameworks of which a backend's process gets one."""
 
 TEXT_LIMIT: Final = 20_000
 STATUSES: Final = ("error", "unsupported", "skipped")
@@ -131,12 +135,18 @@ class Server:
                     "pid": os.getpid(),
                     "threads": os.environ.get("OMP_NUM_THREADS", ""),
                     "fp_environment": self._environment,
-                    "frameworks": sorted((FRAMEWORKS - {"numpy"}) & sys.modules.keys()),
+                    "backend": plain(self._ask("environment", {})),
+                    "frameworks": sorted(
+                        name for name in FRAMEWORKS - {"numpy"} if sys.modules.get(name)
+                    ),
                 },
             }
         )
 
     def _open(self, name: str) -> Any:
+        for other in BACKENDS - {name}:
+            # TensorFlow imports JAX where it finds it; one process runs one framework.
+            sys.modules.setdefault(other, None)  # type: ignore[arg-type]
         self._module = importlib.import_module(f"qkvac.backends.{name}")
         mode, device = os.environ["QKVAC_MODE"], os.environ["QKVAC_DEVICE"]
         try:
@@ -260,13 +270,15 @@ def failure(status: str, reason: str, text: str = "") -> Message:
 
 
 def plain(value: object, depth: int = 8) -> Any:
-    """A value of an adapter as JSON: numbers of NumPy, tuples and sets included, else its text."""
+    """A value of an adapter as JSON: NumPy's numbers, dataclasses, tuples, sets; else its text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, np.generic) and depth:
         return plain(value.item(), depth - 1)
+    if is_dataclass(value) and not isinstance(value, type) and depth:
+        return plain({f.name: getattr(value, f.name) for f in fields(value)}, depth - 1)
     if isinstance(value, Mapping) and depth:
         return {str(k): plain(v, depth - 1) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and depth:
@@ -277,9 +289,9 @@ def plain(value: object, depth: int = 8) -> Any:
 
 def flush() -> None:
     """Brings printed text to the judging process before the reply."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
         try:
-            stream.flush()
+            getattr(sys, name).flush()
         except Exception:
             continue
 
