@@ -1,3 +1,97 @@
-"""The pytest plugin: options, and nothing else until they are used."""
+"""The pytest plugin: options, and the hooks of a run that includes the matrix.
+
+An installed plugin is loaded into every pytest run of its environment. So this module imports
+nothing but pytest, and registers its hooks only where the tests of this suite are asked for: in
+a checkout of it, or through the installed package `qkvac.tests`.
+"""
 
 from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from qkvac.matrix import Matrix
+
+NAME = "qkvac-matrix"
+"""The name under which the hooks of the matrix are registered."""
+
+ROSTER = "qkvac_roster"
+"""Key of a worker's input under which xdist's controller passes on what it has asked once."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("qkvac", "attention conformance (pytest --pyargs qkvac.tests)")
+
+    def option(name: str, text: str, **settings: Any) -> None:
+        dest = f"qkvac_{name.replace('-', '_')}"
+        group.addoption(f"--qkvac-{name}", dest=dest, help=text, **settings)
+
+    several: dict[str, Any] = {"action": "append", "default": []}
+    option("backend", "run this backend, or one mode of it: torch, torch/compile", **several)
+    option("dtype", "run this dtype: float64, float32, bfloat16, float16", **several)
+    option("device", "run on this device: cpu, cuda, cuda:1", **several)
+    option("profile", "run this profile: attention", **several)
+    option("case", "run the cases whose id matches GLOB", metavar="GLOB", **several)
+    option("port", "test this port, file.py or package.module, instead of the backends")
+    option("tier", "which cases to run", choices=("default", "full"), default="default")
+    option("seeds", "further draws of every random case", type=int, default=0, metavar="N")
+    option("strict", "fail on suspicious results too", action="store_true", default=False)
+    option("record", "write a record of the run to FILE (JSON Lines)", metavar="FILE")
+    option("known-deviations", "add the known deviations in FILE", metavar="FILE")
+    option("timeout", "seconds a case may take", type=float, metavar="SECONDS", default=60.0)
+    option("memory", "memory a tested process may use: 4G", metavar="SIZE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        if ROSTER in worker:
+            register(config)
+    elif _own(config):
+        register(config)
+    elif given := _given(config):
+        raise pytest.UsageError(
+            f"{given[0]} has no effect here: no test of qkvac is asked for; "
+            "add --pyargs qkvac.tests.conformance"
+        )
+
+
+def register(config: pytest.Config) -> Matrix:
+    """The hooks of the matrix, registered on first use."""
+    found: Matrix | None = config.pluginmanager.get_plugin(NAME)
+    if found is None:
+        from qkvac.matrix import Matrix
+
+        found = Matrix(config)
+        config.pluginmanager.register(found, NAME)
+    return found
+
+
+def _given(config: pytest.Config) -> list[str]:
+    """Options of this plugin that differ from their defaults."""
+    chosen = {name: value for name, value in vars(config.option).items() if value}
+    chosen = {name: value for name, value in chosen.items() if name.startswith("qkvac_")}
+    unset = {"qkvac_tier": "default", "qkvac_timeout": 60.0}
+    return [
+        f"--{name.replace('_', '-')}" for name, value in chosen.items() if value != unset.get(name)
+    ]
+
+
+def _own(config: pytest.Config) -> bool:
+    """Whether the run asks for tests of this suite."""
+    if all((config.rootpath / part).exists() for part in ("tool/plugin.py", "tests/conformance")):
+        return True
+    spec = importlib.util.find_spec("qkvac.tests")
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    for argument in config.args:
+        name = argument.partition("::")[0].partition("[")[0]
+        if config.option.pyargs and name.partition(".")[0] == "qkvac":
+            return True
+        path = (config.invocation_params.dir / name).resolve()
+        if any(path.is_relative_to(Path(folder).resolve()) for folder in folders):
+            return True
+    return False

@@ -1,0 +1,283 @@
+"""The matrix under pytest: cells to parametrise over, their outcomes, and the summary.
+
+The engine does the work; this module says what its results mean to pytest. With xdist the
+controller surveys once and sends the roster to its workers, each of which runs whole subjects;
+results travel back as a property of the test reports, so that summary, record and exit status
+are made in one place, the same with and without xdist. The engine is imported when the first
+cell is asked for: a run of the suite's own tests does without.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from qkvac.cells import Cell, Result, Status
+from qkvac.plugin import ROSTER
+from qkvac.usage import UsageError
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+    from xdist.remote import Producer
+    from xdist.scheduler.protocol import Scheduling
+    from xdist.workermanage import WorkerController
+
+    from qkvac.engine import Engine
+    from qkvac.record import Recorder
+    from qkvac.report import Report
+    from qkvac.roster import Roster
+    from qkvac.selection import Options, Selection
+
+PROPERTY: Final = "qkvac"
+"""Name of the test property that holds a cell's result as JSON."""
+
+OUTPUT: Final = "qkvac"
+"""Key of a worker's output that holds what it says about its cells as a whole."""
+
+SKIPPED: Final = frozenset(
+    {Status.UNSUPPORTED, Status.SKIPPED, Status.NOT_REPORTED, Status.INDECISIVE}
+)
+
+
+def label(cell: Cell) -> str:
+    """The cell's id in ASCII, as pytest would otherwise escape it: scores stands for Ω."""
+    return cell.id.replace("Ω", "scores")
+
+
+class Matrix:
+    """The hooks of a run of the matrix; raises pytest.UsageError for a wrong option."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.results = list[Result]()
+        self._outputs = list[dict[str, Any]]()
+        """What every process that ran cells says about them as a whole."""
+        self._recorder: Recorder | None = None
+        self._record_errors = list[str]()
+        self._begin = time.perf_counter()
+        self._engine: Engine | None = None
+
+    @cached_property
+    def selection(self) -> Selection:
+        from qkvac.selection import Selection
+
+        given = self.config.option
+        return Selection(
+            backends=tuple(given.qkvac_backend),
+            port=given.qkvac_port,
+            profiles=tuple(given.qkvac_profile),
+            dtypes=tuple(given.qkvac_dtype),
+            devices=tuple(given.qkvac_device),
+            cases=tuple(given.qkvac_case),
+            tier=given.qkvac_tier,
+            seeds=given.qkvac_seeds,
+        )
+
+    @cached_property
+    def options(self) -> Options:
+        from qkvac.selection import Options, size
+
+        given = self.config.option
+        deviations = given.qkvac_known_deviations
+        return Options(
+            timeout=given.qkvac_timeout,
+            memory=size(given.qkvac_memory) if given.qkvac_memory else 0,
+            strict=given.qkvac_strict,
+            deviations=Path(deviations) if deviations else None,
+        )
+
+    @property
+    def worker(self) -> bool:
+        """Whether this process is a worker of xdist."""
+        return hasattr(self.config, "workerinput")
+
+    @property
+    def _channels(self) -> Any:
+        """The configuration with the attributes that xdist gives it in a worker."""
+        return self.config
+
+    @cached_property
+    def engine(self) -> Engine:
+        from qkvac.engine import Engine
+
+        try:
+            self._engine = Engine(self.selection, self.options, self._roster())
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
+        return self._engine
+
+    def _roster(self) -> Roster | None:
+        """The subjects of the run, which xdist's controller finds out once for all its workers.
+
+        Without xdist that is left to the engine, which keeps the processes that it had to start.
+        """
+        from qkvac.roster import Roster, survey
+
+        if self._distributes:
+            return survey(self.selection, self.options)
+        text = str(self._channels.workerinput[ROSTER]) if self.worker else ""
+        return Roster.from_json(text) if text else None
+
+    @property
+    def report(self) -> Report:
+        """What the run has found so far."""
+        from qkvac.report import Report
+
+        engine = self.engine
+        silent = tuple(
+            entry
+            for entry in engine.deviations.entries
+            if all(entry.source in found["not_exercised"] for found in self._outputs)
+        )
+        warnings = dict.fromkeys(text for found in self._outputs for text in found["warnings"])
+        return Report(
+            tuple(self.results),
+            engine.roster,
+            strict=self.options.strict,
+            planned=len(self.results),
+            left_out=engine.plan.left_out,
+            not_exercised=silent,
+            warnings=(*warnings, *self._record_errors),
+            seconds=time.perf_counter() - self._begin,
+        )
+
+    @property
+    def starts(self) -> Counter[str]:
+        """Processes started, by subject id, in this process and in the workers of xdist."""
+        total = Counter[str]()
+        for found in self._outputs:
+            total.update(found["starts"])
+        return total
+
+    def settle(self, result: Result) -> None:
+        """Ends a cell's test with the outcome that its status stands for."""
+        reason = f"{result.status}: {result.reason}" if result.reason else result.status
+        if result.status in SKIPPED:
+            pytest.skip(reason)
+        if result.status == Status.KNOWN_DEVIATION:
+            pytest.xfail(reason)
+        if not result.ok or (self.options.strict and result.grade == "suspicious"):
+            from qkvac.report import explain
+
+            pytest.fail(explain(result), pytrace=False)
+
+    @property
+    def _distributes(self) -> bool:
+        """Whether this process is xdist's controller, which runs no test itself."""
+        return bool(self.config.pluginmanager.hasplugin("dsession"))
+
+    def _leads_here(self) -> bool:
+        """Whether the arguments can lead to the matrix, going by their paths alone."""
+        for argument in self.config.args:
+            name = argument.partition("::")[0].partition("[")[0]
+            module = self.config.option.pyargs and "/" not in name
+            parts = name.split(".") if module else Path(name).parts
+            if "suite" not in parts and "benchmarks" not in parts:
+                return True
+        return False
+
+    # --- hooks --------------------------------------------------------------------------------
+
+    def pytest_sessionstart(self) -> None:
+        # Later, during collection, a wrong option would look like a broken test file.
+        if not self.worker and self._leads_here():
+            self._open_record()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        node.workerinput[ROSTER] = self.engine.roster.to_json() if self._leads_here() else ""
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_make_scheduler(
+        self, config: pytest.Config, log: Producer
+    ) -> Scheduling | None:
+        if config.getvalue("dist") == "each":
+            return None
+        from qkvac.scheduler import SubjectScheduling
+
+        return SubjectScheduling(config, log)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        found = dict(report.user_properties).get(PROPERTY)
+        if self.worker or report.when != "call" or found is None:
+            return
+        from qkvac.record import from_json
+
+        result = from_json(json.loads(str(found)))
+        self.results.append(result)
+        self._record(lambda recorder: recorder.write(result))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController, error: object) -> None:
+        output: dict[str, Any] = getattr(node, "workeroutput", {})
+        if OUTPUT in output:
+            self._outputs.append(output[OUTPUT])
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._engine is not None and (self.worker or not self._distributes):
+            self._engine.close()
+            own = {
+                "starts": self._engine.starts,
+                "not_exercised": [d.source for d in self._engine.deviations.not_exercised],
+                "warnings": self._engine.warnings,
+            }
+            if self.worker:
+                self._channels.workeroutput[OUTPUT] = own
+                return
+            self._outputs.append(own)
+        if not self.results:
+            return
+        report = self.report
+        self._record(lambda recorder: recorder.finish(report.to_json()))
+        if session.exitstatus == pytest.ExitCode.OK and report.exit_status == 3:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        if self.results:
+            terminalreporter.section("qkvac")
+            terminalreporter.write_line(str(self.report))
+            if terminalreporter.verbosity > 0:
+                started = ", ".join(f"{id} {count}" for id, count in sorted(self.starts.items()))
+                terminalreporter.write_line(f"processes started: {started}")
+
+    # --- the record ---------------------------------------------------------------------------
+
+    def _open_record(self) -> None:
+        path = self.config.option.qkvac_record
+        engine = self.engine
+        if path is None:
+            return
+        from qkvac.environment import describe
+        from qkvac.record import Recorder
+
+        environment = describe(engine.roster.entries, self.options)
+        try:
+            self._recorder = Recorder(Path(path), environment, {"tier": self.selection.tier})
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def _record(self, write: Callable[[Recorder], None]) -> None:
+        """Writes to the record, if there is one; a full disk ends the record and not the run."""
+        from qkvac.record import RecordError
+
+        if self._recorder is None:
+            return
+        try:
+            write(self._recorder)
+        except RecordError as error:
+            self._record_errors.append(str(error))
+            self._recorder = None
+
+
+def to_property(result: Result) -> str:
+    """A result as text, for the property of a test."""
+    from qkvac.record import to_json
+
+    return json.dumps(to_json(result, ""), ensure_ascii=False)
