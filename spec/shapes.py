@@ -272,7 +272,7 @@ def bind(program: Program, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, i
 
 
 def contract(
-    program: Program, sizes: Mapping[str, int], batch: tuple[int, ...] = ()
+    program: Program, sizes: Mapping[str, Any], batch: tuple[int, ...] = ()
 ) -> dict[str, tuple[int, ...]]:
     """The concrete shape that every tensor must have."""
     checked = check(program, sizes, batch)

@@ -197,9 +197,10 @@ def test_kernels(variant: str, batch: tuple[int, ...]) -> None:
     if "boolean" in variant or "additive" in variant:
         shapes = [shape for shape in MASK_SHAPES if len(shape) <= 3 + len(batch)]
         drawn = np.random.default_rng(8)
-        masks = [drawn.random(shape) < 0.6 for shape in shapes]
+        booleans = [np.asarray(drawn.random(shape) < 0.6) for shape in shapes]
+        masks = list(booleans)
         if "additive" in variant:
-            masks = [np.where(m, drawn.normal(size=np.shape(m)), -np.inf) for m in masks]
+            masks = [np.where(m, drawn.normal(size=m.shape), -np.inf) for m in booleans]
     for mask in masks:
         given = inputs if mask is None else inputs | {"mask": mask}
         found = values("scaled_dot_product_attention", variant, given, **sizes)

@@ -16,7 +16,8 @@ REAL = [FORMATS[name] for name in DTYPES]
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_the_constants_are_those_of_the_dtype(name: str) -> None:
-    found, info = FORMATS[name], ml_dtypes.finfo(dtype(name))
+    limits: Any = ml_dtypes.finfo
+    found, info = FORMATS[name], limits(dtype(name))
     assert found.precision == info.nmant + 1
     assert found.unit == float(info.eps) / 2
     assert found.tiny == float(info.smallest_normal)

@@ -16,7 +16,7 @@ from qkvac.spec.attention import PROFILES
 from qkvac.spec.equations import evaluate, parse
 from qkvac.spec.scalar import Scalar
 from qkvac.spec.shapes import Axis, ShapeError
-from qkvac.tests.suite.arrays import Arrays
+from qkvac.tests.suite.arrays import Array, Arrays
 
 VARIANTS = [(profile.name, variant) for profile in PROFILES.values() for variant in profile.texts]
 ATTENTION = PROFILES["attention"].program()
@@ -113,7 +113,7 @@ def test_evaluation_gives_the_shapes_of_the_contract(data: st.DataObject) -> Non
     else:
         batch = tuple(data.draw(st.lists(size, max_size=2)))
     expected = shapes.contract(program, sizes, batch)
-    inputs = {
+    inputs: dict[str, Array] = {
         tensor.name: np.zeros(
             expected[tensor.name], {"real": float, "mask": bool, "index": int}[tensor.kind]
         )
@@ -134,7 +134,7 @@ def test_an_empty_axis_is_an_axis(zero: str) -> None:
 
 def test_a_parameter_may_be_any_scalar() -> None:
     program = PROFILES["scaled_dot_product_attention"].program("scale")
-    axes = {"h": 2, "g": 1, "L": 3, "S": 4, "d": 5, "v": 6}
+    axes: dict[str, Any] = {"h": 2, "g": 1, "L": 3, "S": 4, "d": 5, "v": 6}
     for scale in (Fraction(1, 8), 0.125, Scalar.of(2).sqrt(), -1):
         assert shapes.contract(program, axes | {"scale": scale})["C"] == (2, 3, 6)
 
