@@ -96,13 +96,19 @@ def softmax_error(
         normalizer[keys == 0] = 1.0
     value /= normalizer
 
-    leading = np.max(scores - error, axis, keepdims=True, initial=-np.inf)
-    rival = np.where(scores + error >= leading, error, 0.0).max(axis, keepdims=True, initial=0.0)
+    rival = error.max(axis, keepdims=True, initial=0.0)
+    if not np.all(rival < 1):
+        leading = (scores - error).max(axis, keepdims=True, initial=-np.inf)
+        rival = np.where(scores + error >= leading, error, 0.0).max(
+            axis, keepdims=True, initial=0.0
+        )
     blocks = -(-size // a.blocks) if a.blocks else 1
     fixed = -np.log1p(-6 * u) + (8 * max(u, a.u_a) * blocks if blocks > 1 else 0.0)
     steps = (1 + u) ** 3 - 1
     visible = depth if where is None else np.where(where, depth, 0.0)
-    theta = (1 + steps) * error - steps * visible + (steps * rival + fixed)
+    theta = (1 + steps) * error
+    theta -= steps * visible
+    theta += steps * rival + fixed
 
     lowest = "tiny" if a.flushes else "smallest"
     floor = UNDERFLOWS * max(getattr(FORMATS[f], lowest) for f in (a.elementwise, a.storage))
@@ -115,7 +121,9 @@ def softmax_error(
 
     largest = theta.max(initial=0.0)
     if largest < CALM:
-        growth = value * (theta * (1 + theta))
+        growth = 1 + theta
+        growth *= theta
+        growth *= value
         total = lost = growth.sum(axis, keepdims=True)
         remaining = 1 - lost
     else:
@@ -126,8 +134,8 @@ def softmax_error(
         lost = -(value * np.expm1(-theta)).sum(axis, keepdims=True)
         remaining = (value * np.exp(-theta)).sum(axis, keepdims=True)
     remaining = remaining * np.maximum(1 - summing, 0.0)
-    bound = (growth * (1 + quotient) + value * (quotient + lost + summing)) / remaining
-    limit = np.maximum(value, 1 - value)
+    bound = growth * ((1 + quotient) / remaining)
+    bound += value * ((quotient + lost + summing) / remaining)
     if largest >= CALM:
         # Weights that underflow in float64 may matter once the maximum itself is uncertain.
         raised = np.exp(np.minimum(depth + theta - np.log(normalizer * remaining), EXPONENT))
@@ -139,9 +147,12 @@ def softmax_error(
         heard = np.where(depth + theta > -745, theta, 0.0).max(axis, keepdims=True, initial=0.0)
         grown = np.exp(np.minimum(6 * (doubt - 1) * heard, EXPONENT))
         growth, total, bound = growth * grown, total * grown, bound * grown
-        remaining, limit = remaining / grown, np.ones(())
-    limit = limit + (quotient + fixed + summing)
-    bound = np.where(bound < limit, bound, limit) + floor
+        remaining = remaining / grown
+    if not bound.max(initial=0.0) < 0.5:
+        limit = np.maximum(value, 1 - value) if doubt < 1.5 else np.ones_like(value)
+        # Where nothing is left of the denominator, 0/0 stands for any weight at all.
+        bound = np.fmin(bound, limit + (quotient + fixed + summing))
+    bound += floor
     if not np.isfinite(largest):
         bound = np.where(np.isfinite(theta).all(axis, keepdims=True), bound, np.inf)
     if where is not None:

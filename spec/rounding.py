@@ -32,9 +32,10 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.equations import Masks, Program, evaluate
+from qkvac.spec.equations import Program, evaluate
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.logerror import Weights, softmax_error, weighted_error
+from qkvac.spec.rearrangements import Rearrangement, Rearrangements
 from qkvac.spec.scalar import Scalar
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -71,22 +72,23 @@ class OpenSum:
     def shape(self) -> tuple[int, ...]:
         return self.value.shape
 
-    def apply(self, move: Callable[[Array], Array]) -> OpenSum:
+    def rearranged(self, function: Rearrangement) -> OpenSum:
         """The sum with its entries moved; what is known of them as weights is dropped."""
         return replace(
             self,
-            value=move(self.value),
-            size=move(self.size),
-            error=self.error if isinstance(self.error, float) else move(self.error),
-            parts=None if self.parts is None else move(self.parts),
+            value=function(self.value),
+            size=function(self.size),
+            error=self.error if isinstance(self.error, float) else function(self.error),
+            parts=None if self.parts is None else function(self.parts),
             weights=None,
         )
 
 
-class Rounding(Masks):
+class Rounding(Rearrangements):
     """The algebra of open sums under one arithmetic model; reported bounds gather in `bounds`."""
 
     def __init__(self, arithmetic: Arithmetic) -> None:
+        super().__init__()
         a = self.arithmetic = arithmetic
         formats = [FORMATS[f] for f in (a.storage, a.accumulation, a.elementwise, a.scores)]
         used = [*formats, FORMATS[a.operands]] if a.u_o else formats
@@ -112,27 +114,46 @@ class Rounding(Masks):
             return OpenSum(value, size + error, error, grain=grain)
         return OpenSum(value, size, grain=grain)
 
+    def constant(self, array: Array) -> OpenSum:
+        return self.operand(array)
+
     def center(self, value: OpenSum) -> Array:
         return value.value
 
-    def summed(self, x: OpenSum, unit: float) -> OpenSum:
-        """`x` with the roundings of its summation, and of its parts' storage, charged."""
+    def charge(self, x: OpenSum, unit: float) -> Array | None:
+        """Roundings of the summation, and of its parts' storage in a format of this unit."""
         relative = (x.terms - 1) * self.arithmetic.u_a
         relative += x.factor + relative * x.factor
         if relative == 0 and not x.stored:
-            return x
+            return None
         charge = x.size * relative
         if x.stored and unit > self.arithmetic.u_a:
-            charge = charge + x.stored * unit * (1 + relative) * self.part(x)
-        size, error = x.size + charge, x.error + charge
-        return replace(x, size=size, error=error, terms=1, factor=0.0, parts=None, stored=0)
+            charge += x.stored * unit * (1 + relative) * self.part(x)
+        return charge
+
+    def summed(self, x: OpenSum, unit: float) -> OpenSum:
+        """`x` with its charge in the error, and nothing left open but its own storage."""
+        charge = self.charge(x, unit)
+        if charge is None:
+            return x
+        size = x.size + charge
+        charge += x.error
+        return replace(x, size=size, error=charge, terms=1, factor=0.0, parts=None, stored=0)
 
     def held(self, x: OpenSum, unit: float) -> Array | float:
         """|computed − true| where `x` is held in a format with unit roundoff `unit`."""
-        x = self.summed(x, unit)
+        error, charge = x.error, self.charge(x, unit)
+        if charge is not None:
+            charge += error
+            error = charge
         if unit <= x.grain:
-            return x.error
-        return x.error + unit * (np.abs(x.value) + x.error)
+            return error
+        return error + unit * (np.abs(x.value) + error)
+
+    def reach(self, x: OpenSum, error: Array | float) -> Array:
+        """The largest |value| that a computed or the true `x` can have."""
+        # An exact input is its own only term.
+        return x.size if isinstance(error, float) else np.abs(x.value) + self.doubt * error
 
     def part(self, x: OpenSum) -> Array:
         return np.abs(x.value) + x.error if x.parts is None else x.parts
@@ -146,7 +167,8 @@ class Rounding(Masks):
     def report(self, name: str, x: OpenSum) -> OpenSum:
         x = self.summed(x, self.arithmetic.u_s)
         bound = np.broadcast_to(self.held(x, self.arithmetic.u_s) * INFLATION, x.shape)
-        self.bounds[name] = np.where(np.isnan(bound), np.inf, bound)
+        undefined = np.isnan(bound)
+        self.bounds[name] = np.where(undefined, np.inf, bound) if undefined.any() else bound
         self.magnitudes[name] = x.size
         return x
 
@@ -156,8 +178,7 @@ class Rounding(Masks):
         a, terms = self.arithmetic, x.shape[-1]
         error_x, error_y = self.held(x, a.u_s), self.held(y, a.u_s)
         value = x.value @ y.value
-        reach_x = np.abs(x.value) + self.doubt * error_x
-        reach_y = np.abs(y.value) + self.doubt * error_y
+        reach_x, reach_y = self.reach(x, error_x), self.reach(y, error_y)
         size = reach_x @ reach_y
         from_x, from_y = _product(error_x, reach_y), _product(reach_x, error_y)
         error = from_x + from_y
@@ -204,8 +225,9 @@ class Rounding(Masks):
 
     def scale(self, x: OpenSum, s: Scalar) -> OpenSum:
         factor = float(s)
-        scaled = x.apply(lambda array: array * abs(factor))
-        scaled = replace(scaled, value=x.value * factor)
+        scaled = x.rearranged(lambda array: array * abs(factor))
+        if factor < 0:
+            scaled = replace(scaled, value=x.value * factor)
         if abs(factor) == 1:
             return scaled
         roundings = (1 + self.u_scale) ** SCALE_ROUNDINGS - 1
@@ -218,8 +240,7 @@ class Rounding(Masks):
     def multiply(self, x: OpenSum, y: OpenSum) -> OpenSum:
         a = self.arithmetic
         error_x, error_y = self.held(x, a.u_s), self.held(y, a.u_s)
-        reach_x = np.abs(x.value) + self.doubt * error_x
-        reach_y = np.abs(y.value) + self.doubt * error_y
+        reach_x, reach_y = self.reach(x, error_x), self.reach(y, error_y)
         size = reach_x * reach_y
         error = self.underflow(
             error_x * reach_y + reach_x * error_y, (reach_x > 0) & (reach_y > 0), 2 * self.floor
@@ -254,7 +275,7 @@ class Rounding(Masks):
         over = (*range(lead), *(lead + axis for axis in axes))
         terms = int(np.prod([shape[axis] for axis in over]))
         if terms == 1:
-            return x.apply(lambda array: array.reshape(like.shape))
+            return x.rearranged(lambda array: array.reshape(like.shape))
         return self._reduced(x, lambda array: array.reshape(shape).sum(over), terms)
 
     def scatter_add(self, x: OpenSum, index: Any, like: OpenSum) -> OpenSum:
@@ -272,44 +293,6 @@ class Rounding(Masks):
         value, error, weights = softmax_error(a, x.value, error, axis, where, self.doubt)
         weights = weights if axis == -1 else None
         return OpenSum(value, value + error, error, grain=a.u_e, weights=weights)
-
-    # --- entries moved ---------------------------------------------------------------------
-
-    def transpose(self, x: OpenSum) -> OpenSum:
-        return x.apply(lambda array: np.swapaxes(array, -1, -2))
-
-    def split(self, x: OpenSum, heads: int) -> OpenSum:
-        *lead, rows, width = x.shape
-        shape = (*lead, rows, heads, width // heads)
-        return x.apply(lambda array: np.swapaxes(array.reshape(shape), -2, -3))
-
-    def merge(self, x: OpenSum) -> OpenSum:
-        *lead, heads, rows, width = x.shape
-        shape = (*lead, rows, heads * width)
-        return x.apply(lambda array: np.swapaxes(array, -2, -3).reshape(shape))
-
-    def repeat(self, x: OpenSum, heads: int) -> OpenSum:
-        times = heads // x.shape[-3]
-        return x.apply(lambda array: np.repeat(array, times, axis=-3))
-
-    def take(self, table: OpenSum, index: Any) -> OpenSum:
-        return table.apply(lambda array: array[index])
-
-    def head(self, x: OpenSum, count: int, axis: int) -> OpenSum:
-        keep = (..., slice(count), *(slice(None),) * (-axis - 1))
-        return x.apply(lambda array: array[keep])
-
-    def pad(self, x: OpenSum, like: OpenSum) -> OpenSum:
-        rank = len(like.shape)
-        missing = like.shape[0] - x.shape[-rank]
-        widths = [(0, 0)] * len(x.shape)
-        widths[-rank] = (0, missing)
-        return x.apply(lambda array: np.pad(array, widths))
-
-    def lift(self, x: OpenSum, axis: int, count: int) -> OpenSum:
-        at = len(x.shape) + axis
-        shape = (*x.shape[:at], *(1,) * count, *x.shape[at:])
-        return x.apply(lambda array: array.reshape(shape))
 
 
 def _product(x: Array | float, y: Array | float) -> Array | float:

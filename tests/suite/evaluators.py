@@ -44,7 +44,7 @@ class Variant:
     wide: bool = False
     """float64 inside."""
     narrow: bool = False
-    """The softmax, operation by operation, in the storage format."""
+    """The softmax's elementwise operations in the storage format."""
     products_first: bool = False
     """The softmax's division after the product with V."""
 
@@ -155,13 +155,15 @@ def _scores(
 
 
 def _softmax(
-    scores: Array, keep: Array, kind: np.dtype[Any], variant: Variant, rng: Any
+    scores: Array, keep: Array, kinds: tuple[np.dtype[Any], ...], variant: Variant, rng: Any
 ) -> tuple[Array, Array]:
     """(numerators, denominators); A is their quotient, or the former alone with ones."""
+    storage, inner = kinds
+    kind = storage if variant.narrow else inner
     scores = np.where(keep, scores.astype(kind), kind.type(-np.inf))
     top = scores.max(-1, keepdims=True) if variant.shift else np.zeros((), kind)
     terms = _exponential(scores - top, variant, rng)
-    total = ordered_sum(terms, -1, variant.order, rng)[..., None]
+    total = ordered_sum(terms.astype(inner), -1, variant.order, rng)[..., None].astype(kind)
     if variant.form == "logsumexp":
         normalizer = top + np.log(total)
         return _exponential(scores - normalizer, variant, rng), np.ones_like(total)
@@ -207,8 +209,7 @@ def attention(
             product(x, inputs[w], inner, variant, rng).astype(between) for w in ("Wq", "Wk", "Wv")
         )
         omega, scores = _scores(q, k, c, kinds, variant, rng)
-        kind = storage if variant.narrow else inner
-        terms, total = _softmax(scores, keep, kind, variant, rng)
+        terms, total = _softmax(scores, keep, kinds, variant, rng)
         weights = _divided(terms, total, variant).astype(between)
         if variant.block:
             context = _blocked(scores.astype(inner), keep, v.astype(inner), variant, rng)
