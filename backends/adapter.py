@@ -15,11 +15,14 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from importlib import metadata
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 QUANTITIES: Final = ("Q", "K", "V", "Ω", "A", "C")
 """What `attention` returns, in this order."""
@@ -67,9 +70,7 @@ class Adapter(ABC):
         self.calls = 0
         self.flushing_undone = 0
 
-    def attention(
-        self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray
-    ) -> dict[str, np.ndarray]:
+    def attention(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> dict[str, Array]:
         """Q, K, V, Ω, A and C of X[…, n, d] and weights [d, c], in the framework's own dtypes.
 
         Raises ModeError where the mode, device or dtype was not honoured.
@@ -95,11 +96,11 @@ class Adapter(ABC):
         """The framework's tensors of QUANTITIES; raise ModeError if the mode did not run."""
 
     @abstractmethod
-    def to_framework(self, array: np.ndarray) -> Any:
+    def to_framework(self, array: Array) -> Any:
         """The array as a tensor on the device, with its layout where the framework has layouts."""
 
     @abstractmethod
-    def to_numpy(self, tensor: Any) -> np.ndarray:
+    def to_numpy(self, tensor: Any) -> Array:
         """The tensor as an array of the same dtype."""
 
     @abstractmethod
@@ -115,10 +116,10 @@ class Adapter(ABC):
         """Facts that show how the calls so far ran."""
 
     @abstractmethod
-    def budget(self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray) -> Budget:
+    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
         """The operations recorded while the same `attention` runs."""
 
-    def _given(self, array: np.ndarray) -> Any:
+    def _given(self, array: Array) -> Any:
         tensor = self.to_framework(array)
         if self.dtype_of(tensor) != array.dtype.name:
             raise ModeError(
@@ -127,7 +128,7 @@ class Adapter(ABC):
         self._check_device(tensor)
         return tensor
 
-    def _received(self, tensor: Any) -> np.ndarray:
+    def _received(self, tensor: Any) -> Array:
         self._check_device(tensor)
         array = self.to_numpy(tensor)
         if (array.dtype.name, array.shape) != (self.dtype_of(tensor), tuple(tensor.shape)):
@@ -182,12 +183,8 @@ def choose(device: str, found: Iterable[str]) -> None:
 
 def installed(*distributions: str) -> dict[str, str]:
     """Versions of those distributions that are installed, without importing any."""
-    from importlib.metadata import PackageNotFoundError, version
-
     found = {}
     for name in distributions:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
     return found

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from qkvac.backends.adapter import (
     SUPPORTS,
     Adapter,
+    Array,
     Budget,
     Contraction,
     ModeError,
@@ -27,7 +28,7 @@ from qkvac.backends.adapter import (
     threads,
 )
 
-QKVAC = {
+QKVAC: Final[dict[str, Any]] = {
     "name": "jax",
     "requires": "jax",
     "modes": ("eager", "jit"),
@@ -41,7 +42,7 @@ QKVAC = {
         # The normal range of float32, in which float16 is computed, holds its subnormals.
         "float16": {"flushes": False},
         # Accelerators are not measured: no bits are promised of their softmax.
-        **dict.fromkeys(("cuda", "rocm", "tpu"), {"softmax": "fused", "flushes": True}),
+        **{kind: {"softmax": "fused", "flushes": True} for kind in ("cuda", "rocm", "tpu")},
     },
 }
 
@@ -56,7 +57,7 @@ def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
     return Q, K, V, Ω, A, A @ V
 
 
-def open(mode: str = "eager", device: str = "cpu") -> Jax:  # noqa: A001
+def open(mode: str = "eager", device: str = "cpu") -> Jax:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
@@ -141,16 +142,16 @@ class Jax(Adapter):
     def run(self, *tensors: Any) -> Any:
         return attention(*tensors)
 
-    def to_framework(self, array: np.ndarray) -> Any:
+    def to_framework(self, array: Array) -> Any:
         import jax
 
         return jax.device_put(array, self.placement)
 
-    def to_numpy(self, tensor: Any) -> np.ndarray:
+    def to_numpy(self, tensor: Any) -> Array:
         return np.asarray(tensor)
 
     def dtype_of(self, tensor: Any) -> str:
-        return tensor.dtype.name
+        return str(tensor.dtype.name)
 
     def device_of(self, tensor: Any) -> str:
         return ", ".join(sorted(map(name_of, tensor.devices())))
@@ -165,7 +166,7 @@ class Jax(Adapter):
             "matmul_precision": jax.config.jax_default_matmul_precision,
         }
 
-    def budget(self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray) -> Budget:
+    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
         """The operations of the jaxpr, nested ones too."""
         import jax
 

@@ -8,13 +8,16 @@ float32 and are rounded to the storage type, the softmax is evaluated in float32
 from __future__ import annotations
 
 import math
-from typing import Any
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import numpy as np
 
 from qkvac.backends.adapter import (
     SUPPORTS,
     Adapter,
+    Array,
     Budget,
     Contraction,
     ModeError,
@@ -23,7 +26,7 @@ from qkvac.backends.adapter import (
     require,
 )
 
-QKVAC = {
+QKVAC: Final[dict[str, Any]] = {
     "name": "numpy",
     "requires": "numpy",
     "modes": ("eager",),
@@ -57,12 +60,12 @@ def softmax(scores: Any) -> Any:
     return (powers / powers.sum(axis=-1, keepdims=True)).astype(scores.dtype, copy=False)
 
 
-def wide(dtype: np.dtype) -> np.dtype:
+def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The accumulator of a dtype: itself, but float32 for the 16-bit types."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
-def open(mode: str = "eager", device: str = "cpu") -> NumPy:  # noqa: A001
+def open(mode: str = "eager", device: str = "cpu") -> NumPy:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
@@ -86,8 +89,6 @@ def versions() -> dict[str, str]:
 
 def environment() -> dict[str, Any]:
     """The BLAS library and the threads that it may use."""
-    import os
-
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     limits = {
         name: os.environ[name]
@@ -107,25 +108,29 @@ class NumPy(Adapter):
         with np.errstate(over="ignore", invalid="ignore"):
             return attention(*tensors)
 
-    def to_framework(self, array: np.ndarray) -> np.ndarray:
+    def to_framework(self, array: Array) -> Array:
         return array
 
-    def to_numpy(self, tensor: np.ndarray) -> np.ndarray:
+    def to_numpy(self, tensor: Array) -> Array:
         return tensor
 
-    def dtype_of(self, tensor: np.ndarray) -> str:
-        return tensor.dtype.name
+    def dtype_of(self, tensor: Array) -> str:
+        return str(tensor.dtype.name)
 
-    def device_of(self, tensor: np.ndarray) -> str:
+    def device_of(self, tensor: Array) -> str:
         return "cpu"
 
     def evidence(self) -> dict[str, Any]:
         return {"calls": self.calls}
 
-    def budget(self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray) -> Budget:
+    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
         recorder = Recorder()
         recorder.run(attention, X, Wq, Wk, Wv)
         return Budget(tuple(recorder.contractions), recorder.transpositions)
+
+
+PRODUCTS = ("matmul", "matvec", "vecmat", "vecdot", "dot", "inner", "vdot", "tensordot", "einsum")
+TRANSPOSITIONS = ("transpose", "swapaxes", "moveaxis", "rollaxis", "matrix_transpose")
 
 
 class Recorder:
@@ -135,19 +140,19 @@ class Recorder:
         self.contractions: list[Contraction] = []
         self.transpositions = 0
 
-    def run(self, function: Any, *arrays: np.ndarray) -> None:
+    def run(self, function: Callable[..., Any], *arrays: Array) -> None:
         """Call `function`. Raises ModeError if a result is no longer a recording array."""
         kind = type("Recorded", (Recorded,), {"recorder": self})
         for result in function(*(array.view(kind) for array in arrays)):
             if not isinstance(result, kind):
                 raise ModeError("an operation escaped the recording")
 
-    def contraction(self, operation: str, left: Any, right: Any, out: Any) -> None:
-        self.contractions.append(Contraction(operation, left.shape, right.shape, out.shape))
-
-
-PRODUCTS = ("matmul", "matvec", "vecmat", "vecdot", "dot", "inner", "vdot", "tensordot", "einsum")
-TRANSPOSITIONS = ("transpose", "swapaxes", "moveaxis", "rollaxis", "matrix_transpose")
+    def note(self, name: str, operands: Iterable[Any], result: Any) -> None:
+        """Count an operation, if it is a contraction or a transposition."""
+        if name in PRODUCTS:
+            left, right = [x.shape for x in operands if isinstance(x, np.ndarray)][:2]
+            self.contractions.append(Contraction(name, left, right, np.shape(result)))
+        self.transpositions += name in TRANSPOSITIONS
 
 
 class Recorded(np.ndarray):
@@ -156,40 +161,43 @@ class Recorded(np.ndarray):
     recorder: Recorder
 
     @property
-    def T(self) -> Any:  # type: ignore[override]
+    def T(self) -> Any:  # noqa: N802
         return self.transpose()
 
     @property
-    def mT(self) -> Any:
+    def mT(self) -> Any:  # noqa: N802
         return self.swapaxes(-1, -2)
 
     def transpose(self, *axes: Any) -> Any:
         self.recorder.transpositions += 1
         return super().transpose(*axes)
 
-    def swapaxes(self, first: Any, second: Any) -> Any:
+    def swapaxes(self, *axes: Any) -> Any:
         self.recorder.transpositions += 1
-        return super().swapaxes(first, second)
+        return super().swapaxes(*axes)
 
-    def dot(self, other: Any, out: Any = None) -> Any:
-        return np.dot(self, other, out)
+    def dot(self, *operands: Any) -> Any:
+        return np.dot(self, *operands)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = [x.view(np.ndarray) if isinstance(x, Recorded) else x for x in inputs]
-        result = getattr(ufunc, method)(*plain, **options)
-        if ufunc.__name__ in PRODUCTS:
-            self.recorder.contraction(ufunc.__name__, *plain[:2], result)
-        return result.view(type(self)) if isinstance(result, np.ndarray) else result
+        operands = [plain(x) for x in inputs]
+        result = getattr(ufunc, method)(*operands, **options)
+        self.recorder.note(ufunc.__name__, operands, result)
+        return self.like(result)
 
     def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
-        if function.__name__ in PRODUCTS:
-            operands = [x for x in inputs if isinstance(x, np.ndarray)]
-            plain = [x.view(np.ndarray) if isinstance(x, Recorded) else x for x in inputs]
-            result = function(*plain, **options)
-            self.recorder.contraction(function.__name__, *operands[:2], result)
-            return result.view(type(self))
-        if function.__name__ in TRANSPOSITIONS:
-            self.recorder.transpositions += 1
-            plain = [x.view(np.ndarray) if isinstance(x, Recorded) else x for x in inputs]
-            return function(*plain, **options).view(type(self))
-        return super().__array_function__(function, types, inputs, options)
+        operands = [plain(x) for x in inputs]
+        result = function(*operands, **options)
+        self.recorder.note(function.__name__, operands, result)
+        return self.like(result)
+
+    def like(self, result: Any) -> Any:
+        """A result that goes on recording."""
+        return result.view(type(self)) if isinstance(result, np.ndarray) else result
+
+
+def plain(value: Any) -> Any:
+    """The value without its recorder, inside a sequence too."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(plain, value))
+    return value.view(np.ndarray) if isinstance(value, Recorded) else value

@@ -9,13 +9,12 @@ float would pass through float32. Tensors have no strides here: layouts end with
 from __future__ import annotations
 
 import os
-from typing import Any
-
-import numpy as np
+from typing import Any, Final
 
 from qkvac.backends.adapter import (
     SUPPORTS,
     Adapter,
+    Array,
     Budget,
     Contraction,
     ModeError,
@@ -25,12 +24,12 @@ from qkvac.backends.adapter import (
     threads,
 )
 
-QKVAC = {
+QKVAC: Final[dict[str, Any]] = {
     "name": "tensorflow",
     "requires": "tensorflow",
     "modes": ("eager", "function", "xla"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
-    "devices": ("cpu", "gpu", "tpu"),
+    "devices": ("cpu", "cuda", "rocm", "tpu"),
     "supports": SUPPORTS,
     "deterministic": True,
     "arithmetic": {
@@ -39,7 +38,7 @@ QKVAC = {
         # The normal range of float32, in which float16 is computed, holds its subnormals.
         "float16": {"flushes": False},
         # Accelerators are not measured: no bits are promised of their softmax.
-        **dict.fromkeys(("gpu", "tpu"), {"softmax": "fused", "flushes": True}),
+        **{kind: {"softmax": "fused", "flushes": True} for kind in ("cuda", "rocm", "tpu")},
     },
 }
 
@@ -63,7 +62,7 @@ def softmax(logits: Any) -> Any:
     return tf.cast(powers / tf.reduce_sum(powers, axis=-1, keepdims=True), logits.dtype)
 
 
-def open(mode: str = "eager", device: str = "cpu") -> TensorFlow:  # noqa: A001
+def open(mode: str = "eager", device: str = "cpu") -> TensorFlow:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
@@ -76,21 +75,31 @@ def unavailable(mode: str) -> str | None:
 
 
 def devices() -> tuple[str, ...]:
-    """Devices that TensorFlow finds: cpu, cpu:1, gpu:0, ..."""
+    """Devices that TensorFlow finds: cpu, cpu:1, cuda:0, ..."""
+    return tuple(table())
+
+
+def table() -> dict[str, str]:
+    """Device name → TensorFlow's name. The first call starts TensorFlow, with our settings."""
     prepare()
     import tensorflow as tf
 
-    kinds = ("CPU", "GPU", "TPU")
-    return tuple(
-        name_of(device.name)
-        for device in tf.config.list_logical_devices()
-        if device.device_type in kinds
-    )
+    found = [device.name for device in tf.config.list_logical_devices()]
+    return {name_of(name): name for name in found if kind_of(name) in ("cpu", "gpu", "tpu")}
+
+
+def kind_of(device: str) -> str:
+    """`/job:…/device:CPU:1` → cpu."""
+    return device.lower().split("device:")[-1].partition(":")[0]
 
 
 def name_of(device: str) -> str:
-    """`/job:…/device:CPU:1` → cpu:1; the first CPU is cpu."""
-    kind, index = device.lower().split("device:")[-1].split(":")
+    """`/job:…/device:CPU:1` → cpu:1; the first CPU is cpu, a GPU is named after its platform."""
+    import tensorflow as tf
+
+    kind, index = kind_of(device), device.rpartition(":")[-1]
+    if kind == "gpu":
+        kind = "cuda" if tf.test.is_built_with_cuda() else "rocm"
     return "cpu" if (kind, index) == ("cpu", "0") else f"{kind}:{index}"
 
 
@@ -130,6 +139,10 @@ def environment() -> dict[str, Any]:
 class TensorFlow(Adapter):
     """TensorFlow as its user calls it, operation by operation."""
 
+    def __init__(self, mode: str, device: str) -> None:
+        super().__init__(mode, device)
+        self.placement = table()[device]
+
     def check_settings(self) -> None:
         import tensorflow as tf
 
@@ -141,20 +154,21 @@ class TensorFlow(Adapter):
 
         if not tf.executing_eagerly():
             raise ModeError("TensorFlow does not execute eagerly here")
-        with tf.device(self.device):
+        with tf.device(self.placement):
             return attention(*tensors)
 
-    def to_framework(self, array: np.ndarray) -> Any:
+    def to_framework(self, array: Array) -> Any:
         import tensorflow as tf
 
-        with tf.device(self.device):
+        with tf.device(self.placement):
             return tf.convert_to_tensor(array)
 
-    def to_numpy(self, tensor: Any) -> np.ndarray:
-        return tensor.numpy()
+    def to_numpy(self, tensor: Any) -> Array:
+        array: Array = tensor.numpy()
+        return array
 
     def dtype_of(self, tensor: Any) -> str:
-        return tensor.dtype.name
+        return str(tensor.dtype.name)
 
     def device_of(self, tensor: Any) -> str:
         return name_of(tensor.device)
@@ -164,11 +178,11 @@ class TensorFlow(Adapter):
 
         return {
             "calls": self.calls,
-            "device": self.device,
+            "device": self.placement,
             "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
         }
 
-    def budget(self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray) -> Budget:
+    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
         """The operations of the graph that `attention` traces to."""
         import tensorflow as tf
 
@@ -202,7 +216,7 @@ class Traced(TensorFlow):
     def run(self, *tensors: Any) -> Any:
         import tensorflow as tf
 
-        with tf.device(self.device):
+        with tf.device(self.placement):
             results = self.function(*tensors)
         traces = self.function.experimental_get_tracing_count()
         if not traces or traces != self.bodies:
@@ -231,7 +245,8 @@ def count(graph: Any) -> Budget:
                     transpositions += 1
                     *batch, rows, columns = shapes[shape]
                     shapes[shape] = (*batch, columns, rows)
-            contractions.append(Contraction(operation.type, *shapes[:2], shapes[-1]))
+            left, right, out = shapes
+            contractions.append(Contraction(operation.type, left, right, out))
         transpositions += operation.type in ("Transpose", "ConjugateTranspose")
     return Budget(tuple(contractions), transpositions)
 

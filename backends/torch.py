@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from qkvac.backends.adapter import (
     SUPPORTS,
     Adapter,
+    Array,
     Budget,
     Contraction,
     ModeError,
@@ -31,12 +32,14 @@ from qkvac.backends.adapter import (
     threads,
 )
 
-QKVAC = {
+ACCELERATORS = ("cuda", "mps", "xpu")
+
+QKVAC: Final[dict[str, Any]] = {
     "name": "torch",
     "requires": "torch",
     "modes": ("eager", "compile"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
-    "devices": ("cpu", "cuda", "mps", "xpu"),
+    "devices": ("cpu", *ACCELERATORS),
     "supports": SUPPORTS,
     "deterministic": True,
     "arithmetic": {
@@ -45,7 +48,7 @@ QKVAC = {
         # oneDNN multiplies bfloat16 with instructions that treat subnormals as zero.
         "bfloat16": {"flushes": True},
         # Accelerators are not measured: no bits are promised of their softmax.
-        **dict.fromkeys(("cuda", "mps", "xpu"), {"softmax": "fused", "flushes": True}),
+        **{kind: {"softmax": "fused", "flushes": True} for kind in ACCELERATORS},
     },
 }
 
@@ -68,7 +71,7 @@ def softmax(logits: Any) -> Any:
     return powers / powers.sum(dim=-1, keepdim=True)
 
 
-def open(mode: str = "eager", device: str = "cpu") -> Torch:  # noqa: A001
+def open(mode: str = "eager", device: str = "cpu") -> Torch:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     if reason := unavailable(mode):
@@ -94,15 +97,11 @@ def devices() -> tuple[str, ...]:
     """Devices that PyTorch finds: cpu, cuda:0, mps:0, ..."""
     import torch
 
-    kinds = [(kind, getattr(torch, kind, None)) for kind in QKVAC["devices"][1:]]
-    return ("cpu",) + tuple(
-        f"{kind}:{index}" for kind, module in kinds if module for index in range(count(module))
-    )
-
-
-def count(module: Any) -> int:
-    """How many devices of a kind there are; a build without them may lack the question."""
-    return module.device_count() if hasattr(module, "device_count") else 0
+    found = ["cpu"]
+    for kind in ACCELERATORS:
+        count = getattr(getattr(torch, kind, None), "device_count", None)
+        found += [f"{kind}:{index}" for index in range(count() if count else 0)]
+    return tuple(found)
 
 
 def versions() -> dict[str, str]:
@@ -151,7 +150,7 @@ class Torch(Adapter):
     def run(self, *tensors: Any) -> Any:
         return attention(*tensors)
 
-    def to_framework(self, array: np.ndarray) -> Any:
+    def to_framework(self, array: Array) -> Any:
         """Strides are kept, zero ones too; PyTorch has no negative strides, so those are copied."""
         import torch
 
@@ -167,13 +166,13 @@ class Torch(Adapter):
             tensor = torch.from_numpy(array.view(np.int16) if brain else array)
         return (tensor.view(torch.bfloat16) if brain else tensor).to(self.device)
 
-    def to_numpy(self, tensor: Any) -> np.ndarray:
+    def to_numpy(self, tensor: Any) -> Array:
         import torch
 
         tensor = tensor.detach().cpu()
-        if tensor.dtype == torch.bfloat16:
-            return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return tensor.numpy()
+        brain = tensor.dtype == torch.bfloat16
+        array: Array = (tensor.view(torch.int16) if brain else tensor).numpy()
+        return array.view(ml_dtypes.bfloat16) if brain else array
 
     def dtype_of(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("torch.")
@@ -195,7 +194,7 @@ class Torch(Adapter):
             "flushing_undone": self.flushing_undone,
         }
 
-    def budget(self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray) -> Budget:
+    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
         return record(attention, *map(self.to_framework, (X, Wq, Wk, Wv)))
 
 
@@ -249,7 +248,7 @@ class Compiled(Torch):
             "graph_breaks": breaks,
         }
 
-    def budget(self, X: np.ndarray, Wq: np.ndarray, Wk: np.ndarray, Wv: np.ndarray) -> Budget:
+    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
         """The operations of the graph that Dynamo captured, which Inductor then compiles."""
         tensors = [self.to_framework(array) for array in (X, Wq, Wk, Wv)]
         self.run(*tensors)
@@ -265,7 +264,7 @@ def record(function: Any, *tensors: Any) -> Budget:
 
     class Recorder(TorchDispatchMode):
         def __torch_dispatch__(
-            self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+            self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             nonlocal transpositions
             result = operation(*args, **(kwargs or {}))
