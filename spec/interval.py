@@ -1,0 +1,237 @@
+"""Float64 with a radius: the oracle for float32 and the formats below it.
+
+Plain float64 satisfies the theorem that the suite judges others by: a sum of k products in any
+order errs by at most k·u·Σ|term| (Jeannerod and Rump 2013), with u = 2**-53. Evaluated beside the
+value, that bound is a certificate 2**29 times finer than what float32 is allowed.
+
+Three things are taken for granted: round to nearest with gradual underflow, a BLAS that forms
+k products and adds them up, and an exponential within EXP_ULPS units in the last place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from qkvac.spec.ball import working_precision
+from qkvac.spec.rearrangements import Array, Rearrangement, Rearrangements
+from qkvac.spec.scalar import Scalar
+
+UNIT: Final = 2.0**-53
+GRID: Final = 2.0**-1074
+"""Spacing of subnormal doubles: what one underflow may cost, twice over."""
+EXP_ULPS: Final = 4.0
+LARGEST: Final = float(np.finfo(np.float64).max)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The true value lies within value ± radius; no radius means that the value is exact."""
+
+    value: Array
+    radius: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    def rearranged(self, function: Rearrangement) -> Interval:
+        radius = None if self.radius is None else function(self.radius)
+        return Interval(function(self.value), radius)
+
+
+def inflation(terms: int) -> float:
+    """A factor that outweighs the rounding of a radius that is a sum of `terms` products."""
+    return 1.0 + (2 * terms + 32) * 2.0**-52
+
+
+def settled(value: Array, radius: Array | None) -> Interval:
+    """Radius inf wherever a value or radius is not finite, so that nothing is claimed there."""
+    if radius is None:
+        if np.isfinite(value).all():
+            return Interval(value)
+        radius = np.zeros_like(value)
+    # One sum is finite only if every entry is, and costs less than two masks.
+    if not np.isfinite(np.sum(value) + np.sum(radius)):
+        unknown = ~(np.isfinite(value) & np.isfinite(radius))
+        radius = np.where(unknown, np.inf, radius)
+    return Interval(value, radius)
+
+
+@lru_cache(maxsize=256)
+def rounded_scalar(scalar: Scalar) -> tuple[float, float, float]:
+    """An exact scalar as hi + lo ± error; (±inf or NaN, 0, inf) beyond the range of float64."""
+    with working_precision(256):
+        ball = scalar.arb()
+        hi = float(ball)
+        lo = float(ball - hi)
+        error = float((ball - hi - lo).abs_upper())
+    if not np.isfinite(hi):
+        return hi, 0.0, np.inf
+    return hi, lo, error * inflation(0) + (GRID if error else 0.0)
+
+
+def weight_radius(
+    weights: Array,
+    log_error: Array,
+    exponent: Array,
+    sum_error: float,
+    rounding: float,
+    floor: float,
+) -> Array:
+    """Radius of softmax weights e/Σe along the last axis, at most 1.
+
+    `log_error` bounds |ln(true exponential) - ln(computed)|, and is 0 where masked, as are the
+    weights; `exponent` are the shifted scores (maximum 0); `sum_error` is the relative error of
+    Σe beyond that of its terms, `rounding` that of the weights themselves, `floor` what underflow
+    may cost. From p/P - e/D = (p - e)/P + (e/D)(D - P)/P with D ≥ 1 and
+    |p - e| ≤ e·(exp(log_error) - 1).
+    """
+    if log_error.max(initial=0.0) <= 1.0:
+        spread = log_error * log_error
+        spread += log_error
+        spread *= weights
+    else:  # exp(t) - 1 ≤ t + t² no longer holds, and e may have underflowed
+        below = np.minimum(exponent + log_error, 700.0)
+        largest = np.exp(below) * (1.0 + 2 * EXP_ULPS * UNIT) + GRID
+        small = log_error <= 1.0
+        spread = np.where(small, weights * (log_error + log_error * log_error), largest)
+    sharing = np.sum(spread, axis=-1, keepdims=True)
+    sharing = sharing * inflation(weights.shape[-1]) + sum_error
+    with np.errstate(divide="ignore", invalid="ignore"):
+        growth = np.where(sharing < 0.5, 1.0 / (1.0 - sharing), np.inf) * (1.0 + 32 * UNIT)
+        spread *= growth
+        spread += weights * (sharing * growth + rounding)
+    spread += floor
+    return np.fmin(spread, 1.0, out=spread)
+
+
+class IntervalAlgebra(Rearrangements):
+    """Operations on intervals; every radius is an upper bound of the error, whatever the order."""
+
+    def __init__(self, conventions: Mapping[str, str] | None = None) -> None:
+        super().__init__(conventions)
+
+    def constant(self, array: Array) -> Interval:
+        return settled(np.asarray(array, np.float64), None)
+
+    def center(self, value: Interval) -> Array:
+        return value.value
+
+    def matmul(self, x: Interval, y: Interval) -> Interval:
+        terms = x.shape[-1]
+        value = np.matmul(x.value, y.value)
+        left, right = np.abs(x.value), np.abs(y.value)
+        # The product of the true operands, then the k·u of the sum; see the module docstring.
+        slack = terms * UNIT * inflation(terms)
+        if y.radius is not None:
+            most = left if x.radius is None else left + x.radius
+            radius = np.matmul(most, y.radius + (slack * (right + y.radius) + GRID))
+            if x.radius is not None:
+                radius += np.matmul(x.radius, right)
+        elif x.radius is not None:
+            radius = np.matmul(x.radius + (slack * (left + x.radius) + GRID), right)
+        else:
+            radius = np.matmul(left, slack * right + GRID)
+        radius *= inflation(terms)
+        radius += 3 * terms * GRID
+        return settled(value, radius)
+
+    def add(self, x: Interval, y: Interval) -> Interval:
+        value = x.value + y.value
+        return settled(value, np.abs(value) * (2 * UNIT) + _radius(x) + _radius(y))
+
+    def subtract(self, x: Interval, y: Interval) -> Interval:
+        return self.add(x, self.negate(y))
+
+    def negate(self, x: Interval) -> Interval:
+        return Interval(-x.value, x.radius)
+
+    def multiply(self, x: Interval, y: Interval) -> Interval:
+        value = x.value * y.value
+        ex, ey = _radius(x), _radius(y)
+        radius = ex * np.abs(y.value) + (np.abs(x.value) + ex) * ey + np.abs(value) * (2 * UNIT)
+        return settled(value, radius * inflation(4) + 4 * GRID)
+
+    def scale(self, x: Interval, s: Scalar) -> Interval:
+        factor, rest, error = rounded_scalar(s)
+        error += abs(rest) * (1.0 + 2 * UNIT)
+        value = x.value * factor
+        if error or abs(math.frexp(factor)[0]) != 0.5:
+            radius = np.abs(value) * (UNIT * inflation(0)) + np.abs(x.value) * error
+        else:  # a power of two rounds only in underflow
+            radius = np.zeros_like(value)
+        if x.radius is not None:
+            radius += x.radius * ((abs(factor) + error) * inflation(0))
+        radius += 2 * GRID
+        return settled(value, radius)
+
+    def shift(self, x: Interval, s: Scalar) -> Interval:
+        factor, rest, error = rounded_scalar(s)
+        return self.add(x, Interval(np.float64(factor), np.float64(error + abs(rest) * 2)))
+
+    def sum(self, x: Interval, axis: int) -> Interval:
+        terms = x.shape[axis]
+        value = np.sum(x.value, axis=axis, keepdims=True)
+        radius = np.sum(np.abs(x.value), axis=axis, keepdims=True) * (terms * UNIT)
+        if x.radius is not None:
+            radius += np.sum(x.radius, axis=axis, keepdims=True)
+        return settled(value, radius * inflation(terms))
+
+    def softmax(self, x: Interval, axis: int, where: Array | None) -> Interval:
+        """Row by row with the row's largest kept score subtracted; masked entries are exactly 0."""
+        scores, errors = np.moveaxis(x.value, axis, -1), x.radius
+        if errors is not None:
+            errors = np.moveaxis(errors, axis, -1)
+        kept = None
+        if where is not None:
+            kept = np.moveaxis(np.broadcast_to(where, x.shape), axis, -1)
+            scores = np.where(kept, scores, -np.inf)
+        keys = scores.shape[-1]
+        top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        shifted = scores - np.where(np.isfinite(top), top, 0.0)
+        weights = np.exp(shifted)
+        total = np.sum(weights, axis=-1, keepdims=True)
+        np.divide(weights, total, out=weights, where=total > 0)
+        exponent = shifted if kept is None else np.where(kept, shifted, 0.0)
+        exponent = np.maximum(exponent, -LARGEST, out=exponent)
+        log_error = exponent * (-2 * UNIT)
+        if errors is not None:
+            log_error += errors
+        log_error += 2 * EXP_ULPS * UNIT
+        if kept is not None:
+            log_error = np.where(kept, log_error, 0.0)
+        # D ≥ 1, so exponentials that underflow share at most keys·GRID of it.
+        sum_error = keys * (UNIT + GRID) * inflation(keys)
+        radius = weight_radius(weights, log_error, exponent, sum_error, 4 * UNIT, 16 * GRID)
+        if not np.isfinite(top).all() or not np.isfinite(np.sum(weights)):
+            row = ~np.isfinite(total) | (top == -np.inf) | (total <= 0)
+            radius = np.where(row, np.inf, radius)
+        if kept is not None:
+            radius = np.where(kept, radius, 0.0)
+            weights, radius = self._empty_rows(weights, radius, kept)
+        return Interval(np.moveaxis(weights, -1, axis), np.moveaxis(radius, -1, axis))
+
+    def _empty_rows(self, weights: Array, radius: Array, kept: Array) -> tuple[Array, Array]:
+        empty = ~kept.any(axis=-1, keepdims=True)
+        if not empty.any():
+            return weights, radius
+        keys = kept.shape[-1]
+        fill, error = empty_row(self.empty_row, keys)
+        return np.where(empty, fill, weights), np.where(empty, error, radius)
+
+
+def empty_row(convention: str, keys: int) -> tuple[float, float]:
+    """Weight of each key, and its radius, where a query has nothing to attend to."""
+    if convention == "mean":
+        return 1.0 / keys, UNIT / keys
+    return (0.0, 0.0) if convention == "zeros" else (np.nan, np.inf)
+
+
+def _radius(x: Interval) -> Array:
+    return np.zeros_like(x.value) if x.radius is None else x.radius
