@@ -28,12 +28,13 @@ OUTPUT_LIMIT: Final = 64 << 10
 """How many of the last bytes that a process printed are kept."""
 TICK: Final = 0.05
 """Seconds between two looks at whether the process still runs."""
-GRACE: Final = 0.5
+GRACE: Final = 1.0
 """Seconds that a process gets to say where it hangs, or to end after it closed its pipe."""
 TOKEN: Final = "QKVAC_PROCESS"
 """Environment variable by which descendants that left the process group are found."""
 
 _CHUNK: Final = 1 << 18
+_TRACE = re.compile(r"Current thread [^\n]*most recent call first\):\n((?:  File .*\n?)*)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?: in (\w+))?')
 
 
@@ -44,7 +45,7 @@ class WorkerError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.output = output
-        """The last text that the process printed."""
+        """The last text that the process printed for this request."""
 
 
 class WorkerTimeout(WorkerError):  # noqa: N818
@@ -101,7 +102,7 @@ class Child:
 
     @property
     def output(self) -> str:
-        """The last text that the process printed, at most OUTPUT_LIMIT bytes."""
+        """The last text printed since the latest request, at most OUTPUT_LIMIT bytes."""
         return self._printed.decode(errors="replace")
 
     def exchange(self, message: Message, timeout: float) -> Message:
@@ -111,6 +112,7 @@ class Child:
         else interrupts the wait, since what it would send later answers nothing.
         """
         self._count += 1
+        self._printed.clear()
         outgoing = frames(Message({**message.header, "id": self._count}, message.arrays))
         try:
             reply = self._converse(outgoing, time.monotonic() + timeout)
@@ -141,6 +143,7 @@ class Child:
         _kill_marked(self._token)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.kill()
         self._popen.wait()
         _kill_marked(self._token)
         self._drain()
@@ -224,19 +227,26 @@ class Child:
                 return
 
     def _wait(self, seconds: float) -> bool:
-        """Whether the process ends within `seconds`. It is not reaped: its group stays its own."""
+        """Whether the process ends within `seconds`.
+
+        It is not reaped where the system allows that, so that its group's number stays its own.
+        """
         deadline = time.monotonic() + seconds
-        while True:
-            try:
-                options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-                if os.waitid(os.P_PID, self._popen.pid, options) is not None:
-                    return True
-            except ChildProcessError:
-                return True
+        while not self._has_ended():
             if time.monotonic() >= deadline:
                 return False
             self._drain()
             time.sleep(0.005)
+        return True
+
+    def _has_ended(self) -> bool:
+        if not hasattr(os, "waitid"):
+            return self._popen.poll() is not None
+        try:
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self._popen.pid, options) is not None
+        except ChildProcessError:
+            return True
 
     def _crash(self) -> WorkerCrash:
         alive = not self._wait(GRACE)
@@ -264,10 +274,10 @@ class Child:
 
 def _location(text: str) -> str:
     """The innermost frame of the user's in a fault handler's text, as " in f (file, line 1)"."""
-    trace = text.rpartition("Current thread")[2].partition("\n\n")[0]
+    traces = _TRACE.findall(text)
     library = sysconfig.get_paths()["stdlib"]
     ours = str(Path(__file__).parent)
-    for file, line, function in _FRAME.findall(trace):
+    for file, line, function in _FRAME.findall(traces[-1] if traces else ""):
         if not file.startswith((library, ours, "<")) and "site-packages" not in file:
             return f" in {function or '?'} ({Path(file).name}, line {line})"
     return ""

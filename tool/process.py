@@ -41,11 +41,12 @@ Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 THREADS: Final = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
-    *("VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "NPROC", "TF_NUM_INTRAOP_THREADS"),
-    *("TF_NUM_INTEROP_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"),
+    *("VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "NPROC", "PJRT_NPROC"),
+    *("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"),
+    "QKVAC_THREADS",
 )
-"""Environment variables that pin the thread pools of NumPy's libraries and the frameworks.
-NPROC is what XLA's CPU client reads."""
+"""Environment variables that pin the thread pools of NumPy's libraries and the frameworks (XLA
+reads NPROC or PJRT_NPROC), and the one that adapters and ports may read."""
 
 MODEST: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -112,7 +113,7 @@ class Outcome:
     """One line, where the status is not "ok"."""
     traceback: str = ""
     output: str = ""
-    """The last text that the process printed, where the status is not "ok"."""
+    """The last text that the process printed for this call, where the status is not "ok"."""
     outputs: Arrays = field(default_factory=dict)
     """Quantity → array as it was returned, C-contiguous; an absent quantity is absent."""
     seconds: float = 0.0
@@ -183,7 +184,7 @@ class Worker:
 
     @property
     def output(self) -> str:
-        """The last text that the present process, or else the last one, printed."""
+        """The last text that was printed since the latest request began."""
         return self._child.output if self._child is not None else self._last_output
 
     def hello(self) -> Greeting:
@@ -210,17 +211,21 @@ class Worker:
         if not header["ok"]:
             self.close()
             if self.target.port is not None:
-                raise PortError(header["reason"])
-            raise BackendError(header["reason"], header["status"], header["traceback"])
-        self._greeting = Greeting(
-            declaration=header["declaration"],
-            functions=tuple(header["functions"]),
-            versions=header["versions"],
-            devices=tuple(header["devices"]),
-            notes=tuple(header["notes"]),
-            environment=header["environment"],
-            seconds=time.monotonic() - started,
-        )
+                raise PortError(_line(header["reason"]))
+            raise _backend_error(header)
+        try:
+            self._greeting = Greeting(
+                declaration=dict(header["declaration"]),
+                functions=tuple(map(str, header["functions"])),
+                versions=dict(header["versions"]),
+                devices=tuple(map(str, header["devices"])),
+                notes=tuple(map(_line, header["notes"])),
+                environment=dict(header["environment"]),
+                seconds=time.monotonic() - started,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            self.close()
+            raise WorkerCrash(f"the greeting is malformed: {_line(repr(error))}") from None
         return self._greeting
 
     def call(
@@ -260,7 +265,7 @@ class Worker:
             return self._outcome(reply)
         except (KeyError, TypeError, ValueError) as error:
             self.close()
-            return Outcome("crash", f"the worker's answer is malformed: {error!r}"[:300])
+            return Outcome("crash", f"the answer is malformed: {_line(repr(error))}")
 
     def budget(
         self, profile: str, inputs: Arrays, *, attributes: Mapping[str, Any] = _EMPTY
@@ -275,7 +280,7 @@ class Worker:
         if not reply["ok"]:
             if reply["status"] == "unsupported":
                 return None
-            raise BackendError(reply["reason"], reply["status"], reply["traceback"])
+            raise _backend_error(reply)
         budget: Mapping[str, Any] = reply["budget"]
         return budget
 
@@ -294,6 +299,9 @@ class Worker:
         except BaseException:
             self._forget()
             raise
+        if type(reply.header.get("ok")) is not bool:
+            self.close()
+            raise WorkerCrash("the answer is malformed", self.output)
         if reply.header.get("spoilt"):
             self.close()
         return reply
@@ -313,9 +321,8 @@ class Worker:
     def _outcome(self, reply: Message) -> Outcome:
         header = reply.header
         if not header["ok"]:
-            return Outcome(
-                str(header["status"]), str(header["reason"]), str(header["traceback"]), self.output
-            )
+            error = _backend_error(header)
+            return Outcome(error.status, str(error), error.traceback, self.output)
         return Outcome(
             "ok",
             outputs=reply.arrays,
@@ -328,6 +335,21 @@ class Worker:
             fp_environment=str(header["fp_environment"]),
             evidence=dict(header["evidence"]),
         )
+
+
+def _backend_error(header: Mapping[str, Any]) -> BackendError:
+    status = header.get("status")
+    return BackendError(
+        _line(header.get("reason")),
+        status if status in ("unsupported", "skipped") else "error",
+        str(header.get("traceback")),
+    )
+
+
+def _line(text: object) -> str:
+    """One printable line of what a worker says."""
+    words = " ".join(str(text).split())
+    return "".join(c for c in words if c.isprintable())[:500]
 
 
 _live: weakref.WeakSet[Worker] = weakref.WeakSet()
