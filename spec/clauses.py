@@ -7,7 +7,7 @@ model; E compares bits with the certified value, rounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -37,8 +37,9 @@ class Certify(Protocol):
         sizes: Mapping[str, Any],
         dtype: str,
         *,
-        wanted: Sequence[str] | None = None,
-        bound: dict[str, np.ndarray] | None = None,
+        wanted: Collection[str] | None = None,
+        bound: Mapping[str, np.ndarray] | None = None,
+        exact: Collection[str] = (),
     ) -> dict[str, Enclosure]: ...
 
 

@@ -111,7 +111,12 @@ class Question:
     @cached_property
     def certified(self) -> Mapping[str, Enclosure]:
         return self.certify(
-            self.program, self.inputs, self.sizes, self.dtype, bound=dict(self.bounds)
+            self.program,
+            self.inputs,
+            self.sizes,
+            self.dtype,
+            bound=self.bounds,
+            exact=self.case.exact,
         )
 
     @cached_property
