@@ -1,0 +1,145 @@
+"""What to run and how: the options that the command line, pytest and Python share."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from qkvac.declaration import DTYPES
+from qkvac.spec.attention import PROFILES
+from qkvac.spec.cases import Case, cases
+from qkvac.usage import UsageError, unknown
+
+TIERS: Final = ("default", "full")
+
+COMPILE_ALLOWANCE: Final = 4.0
+"""The first call of a compiled mode in a shape and dtype may take this many timeouts."""
+
+
+@cache
+def tested_profiles() -> tuple[str, ...]:
+    """Profiles that have cases."""
+    return tuple(name for name in PROFILES if cases(name))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to run; an empty tuple selects everything.
+
+    `backends` are names like "torch" or "torch/compile"; with a `port`, adapters are not run.
+    `cases` are shell patterns over case ids, with or without the profile.
+    """
+
+    backends: tuple[str, ...] = ()
+    port: str | None = None
+    profiles: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
+    tier: str = "default"
+    seeds: int = 0
+
+    def check(self) -> None:
+        """Raises UsageError for a dtype, profile, tier or case that does not exist."""
+        for dtype in self.dtypes:
+            if dtype not in DTYPES:
+                raise unknown("dtype", dtype, DTYPES)
+        for profile in self.profiles:
+            if profile not in tested_profiles():
+                raise unknown("profile", profile, tested_profiles())
+        if self.tier not in TIERS:
+            raise unknown("tier", self.tier, TIERS)
+        if self.seeds < 0:
+            raise UsageError(f"--seeds {self.seeds}: it is a number of additional draws")
+        known = [case.id for name in tested_profiles() for case in _drawn(name, self.seeds)]
+        for pattern in self.cases:
+            if not any(_matches(id, pattern) for id in known):
+                raise unknown("case", pattern, known)
+
+    def chosen(self, profile: str) -> Iterator[Case]:
+        """Selected cases of a profile in the order of the spec, of every tier; draws follow."""
+        if self.profiles and profile not in self.profiles:
+            return
+        for case in _drawn(profile, self.seeds):
+            if not self.cases or any(_matches(case.id, pattern) for pattern in self.cases):
+                yield case
+
+    def runs(self, case: Case, compiled: bool) -> bool:
+        """Whether the tier has the case; modes that compile run few shapes by default."""
+        return self.tier == "full" or (case.tier == "default" and (case.compiled or not compiled))
+
+
+def _matches(id: str, pattern: str) -> bool:
+    short = id.partition("/")[2]
+    return fnmatch.fnmatchcase(id, pattern) or fnmatch.fnmatchcase(short, pattern)
+
+
+@cache
+def _drawn(profile: str, seeds: int) -> tuple[Case, ...]:
+    return tuple(
+        case.drawn(draw)
+        for case in cases(profile)
+        for draw in range(1 + (seeds if case.random else 0))
+    )
+
+
+@cache
+def find_case(id: str) -> Case:
+    """The case of an id, that of a further draw included; raises UsageError for an unknown one."""
+    known = {case.id: case for name in tested_profiles() for case in cases(name)}
+    if id in known:
+        return known[id]
+    base, _, draw = id.rpartition("/s")
+    if base in known and known[base].random and draw.isdecimal():
+        return known[base].drawn(int(draw))
+    raise unknown("case", id, known)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run. Nothing here changes a verdict."""
+
+    workers: int = 0
+    """Subjects at a time, and processes that judge; 0 is one per core, at most 4."""
+    timeout: float = 60.0
+    """Seconds a case may take."""
+    memory: int = 0
+    """Bytes a process on the CPU may use; 0 is half of the machine's."""
+    threads: int = 1
+    """Threads of each tested process."""
+    strict: bool = False
+    fail_fast: bool = False
+    cache: bool = True
+    deviations: Path | None = None
+    """A file whose known deviations are added to the suite's own."""
+
+    @property
+    def parallel(self) -> int:
+        return self.workers or min(4, cores())
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def size(text: str) -> int:
+    """Bytes of a size like 4G, 512M or 1.5GiB; raises UsageError."""
+    number = text.strip().upper().removesuffix("B").removesuffix("I")
+    units = {"K": 10, "M": 20, "G": 30, "T": 40}
+    shift = units.get(number[-1:], 0)
+    try:
+        value = int(float(number[:-1] if shift else number) * (1 << shift))
+    except (ValueError, OverflowError):
+        value = 0
+    if value <= 0:
+        raise UsageError(f"{text!r} is no size; write 4G or 512M")
+    return value

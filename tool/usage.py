@@ -1,0 +1,19 @@
+"""Bad usage: one exception, whose message is the one line that the user needs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(Exception):
+    """The request cannot be carried out; the message says what to do (exit status 2)."""
+
+
+def unknown(kind: str, word: str, known: Iterable[str]) -> UsageError:
+    """What to raise for a name that does not exist, with the nearest one that does."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    return UsageError(f"unknown {kind} {word!r}{hint} (known: {listed or 'none'})")
