@@ -1,0 +1,217 @@
+"""The engine: runs a plan's jobs and has them judged.
+
+`run` keeps several subjects and several judges busy at a time; `result` answers for one cell, in
+the calling process, by running the case that the cell belongs to. Both go through the same
+runner, judge and composition of results.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+
+from qkvac.cache import default_folder
+from qkvac.cells import Cell, Result
+from qkvac.deviations import Deviations
+from qkvac.judging import Judge, Judged, Judges, Task
+from qkvac.plan import Job, Plan, plan
+from qkvac.process import Worker
+from qkvac.results import compose
+from qkvac.roster import Entry, Roster, survey
+from qkvac.runner import Answer, Runner
+from qkvac.selection import Options, Selection
+
+Report = Callable[[Result], None]
+
+
+class Engine:
+    """Runs a selection; a context manager, since it owns processes.
+
+    Raises UsageError for a selection or options that make no sense, or a port that cannot be
+    loaded. A roster that was made elsewhere is taken over as it is.
+    """
+
+    def __init__(
+        self, selection: Selection, options: Options | None = None, roster: Roster | None = None
+    ) -> None:
+        self.selection = selection
+        self.options = options or Options()
+        self.deviations = Deviations.load(self.options.deviations)
+        self._ready = dict[str, Worker]()
+        self.roster = roster or survey(selection, self.options, self._ready)
+        try:
+            self.plan: Plan = plan(self.roster, selection)
+        except BaseException:
+            self.close()
+            raise
+        self.starts = dict[str, int]()
+        """Processes that were started, by subject id."""
+        self.warnings = list[str]()
+        """What went wrong without changing a result, one line each."""
+        self._runner: tuple[Entry, Runner] | None = None
+        self._current: tuple[Job, dict[str, Result]] | None = None
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells in the order in which a single process would run them."""
+        return self.plan.cells
+
+    @property
+    def folder(self) -> Path | None:
+        """Where certified values are kept, None where that is not wanted."""
+        return default_folder() if self.options.cache else None
+
+    def run(self, report: Report) -> None:
+        """Runs everything and hands each result over, in the calling thread.
+
+        Results of a case come together and in order, cases as they are finished. An exception of
+        `report`, KeyboardInterrupt included, ends all processes and goes on to the caller.
+        """
+        with Judges(self.options.parallel, self.folder) as judges:
+            judges.start()
+            _Run(self, judges).run(report)
+
+    def result(self, cell: Cell | str) -> Result:
+        """The result of one cell; runs its case unless it was the last one that was run.
+
+        Raises KeyError for a cell that is not in the plan.
+        """
+        id = cell if isinstance(cell, str) else cell.id
+        job = self.plan.job_of[id]
+        if self._current is None or self._current[0] is not job:
+            answer = self._runner_of(job.entry).answer(job)
+            task = _task(job, answer)
+            judged = self._judge.judge(task) if task is not None else None
+            self._current = job, {r.cell.id: r for r in self.finish(job, answer, judged)}
+        return self._current[1][id]
+
+    def finish(self, job: Job, answer: Answer, judged: Judged | None) -> list[Result]:
+        """The results of a job, known deviations taken into account."""
+        if judged is not None:
+            self.warnings += [text for text in judged.warnings if text not in self.warnings]
+        return [self.deviations.apply(result, job.entry) for result in compose(job, answer, judged)]
+
+    def runner(self, entry: Entry) -> Runner:
+        """A runner of a subject, with the process that the survey left, if it left one."""
+        return Runner(entry, self.options, self._ready.pop(entry.subject.id, None))
+
+    def close(self) -> None:
+        """Ends all processes."""
+        if self._runner is not None:
+            entry, runner = self._runner
+            self.starts[entry.subject.id] = runner.process.starts
+            runner.close()
+            self._runner = None
+        for process in self._ready.values():
+            process.close()
+        self._ready.clear()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def _judge(self) -> Judge:
+        return Judge(self.folder)
+
+    def _runner_of(self, entry: Entry) -> Runner:
+        if self._runner is None or self._runner[0] is not entry:
+            if self._runner is not None:
+                before, runner = self._runner
+                self.starts[before.subject.id] = runner.process.starts
+                runner.close()
+            self._runner = entry, self.runner(entry)
+        return self._runner[1]
+
+
+def _task(job: Job, answer: Answer) -> Task | None:
+    """What there is to judge about an answer."""
+    if answer.outcome.status != "ok":
+        return None
+    arithmetic = job.entry.arithmetic(job.dtype)
+    return Task(job.case.id, job.dtype, arithmetic, answer.outcome.outputs)
+
+
+class _Run:
+    """One parallel run: threads that drive subjects, and the queue of what they finished."""
+
+    def __init__(self, engine: Engine, judges: Judges) -> None:
+        self._engine = engine
+        self._judges = judges
+        self._jobs = dict[str, list[Job]]()
+        for job in engine.plan.jobs:
+            self._jobs.setdefault(job.entry.subject.id, []).append(job)
+        # The slowest to start go first, so that none of them is left over at the end.
+        order = sorted(self._jobs, key=lambda id: not self._jobs[id][0].entry.compiled)
+        self._waiting = list(order)
+        self._runners = list[Runner]()
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._done: queue.SimpleQueue[list[Result] | BaseException] = queue.SimpleQueue()
+
+    def run(self, report: Report) -> None:
+        count = min(self._engine.options.parallel, len(self._waiting))
+        threads = [threading.Thread(target=self._drive, daemon=True) for _ in range(count)]
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in self._engine.plan.jobs:
+                results = self._done.get()
+                if isinstance(results, BaseException):
+                    raise results
+                for result in results:
+                    report(result)
+        finally:
+            self._stopped.set()
+            with self._lock:
+                for runner in self._runners:
+                    runner.close()
+
+    def _drive(self) -> None:
+        """Runs subjects until none is waiting."""
+        while not self._stopped.is_set():
+            with self._lock:
+                if not self._waiting:
+                    return
+                id = self._waiting.pop(0)
+                runner = self._engine.runner(self._jobs[id][0].entry)
+                self._runners.append(runner)
+            try:
+                for job in self._jobs[id]:
+                    if self._stopped.is_set():
+                        return
+                    self._put(job, runner.answer(job))
+            except BaseException as error:  # handed to the thread that waits for results
+                self._done.put(error)
+                return
+            finally:
+                self._engine.starts[id] = runner.process.starts
+                runner.close()
+
+    def _put(self, job: Job, answer: Answer) -> None:
+        task = _task(job, answer)
+        if task is None:
+            self._done.put(self._engine.finish(job, answer, None))
+            return
+
+        def finished(judged: Future[Judged]) -> None:
+            if judged.cancelled():
+                return
+            try:
+                self._done.put(self._engine.finish(job, answer, judged.result()))
+            except BaseException as error:  # handed to the thread that waits for results
+                self._done.put(error)
+
+        self._judges.submit(task).add_done_callback(finished)

@@ -1,0 +1,230 @@
+"""The judge: from a port's answer to verdicts, in a process that imports no framework.
+
+Judging is arithmetic of its own weight, so it runs in as many processes as cores are to be used,
+`python -m qkvac.judging`, while the tested processes go on with the next case. Where there is
+only one process to use, as in a worker of pytest-xdist, the same judge is called directly.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from threading import BoundedSemaphore
+from types import TracebackType
+from typing import Any, BinaryIO, Final, cast
+
+import numpy as np
+
+from qkvac.cache import Certifier
+from qkvac.digests import digest
+from qkvac.protocol import Message, read, write
+from qkvac.selection import find_case
+from qkvac.spec.attention import Arithmetic
+from qkvac.spec.verdict import Question, judge
+
+QUESTIONS: Final = 4 << 20
+"""Entries of all quantities of the questions that a judge keeps in mind."""
+PENDING: Final = 8
+"""Answers that may wait for one judge; more would only hold memory."""
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """An answer to judge: the case and dtype asked, the declared model, the arrays returned."""
+
+    case: str
+    dtype: str
+    arithmetic: Arithmetic
+    outputs: Mapping[str, Array] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Verdicts by quantity, as plain values, and what the judge has to tell the user."""
+
+    verdicts: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    error: str = ""
+    """What went wrong in the judge itself; nothing may."""
+
+
+class Judge:
+    """Judges in the calling process. Questions are kept, since backends are asked the same."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._certify = Certifier(folder)
+        self._questions: OrderedDict[tuple[str, str, Arithmetic], Question] = OrderedDict()
+
+    def judge(self, task: Task) -> Judged:
+        try:
+            verdicts = judge(self._question(task), task.outputs)
+        except Exception as error:  # a judge that fails on a strange answer is a fault of ours
+            return Judged(error=f"the suite could not judge this: {type(error).__name__}: {error}")
+        warnings, self._certify.warnings = tuple(self._certify.warnings), []
+        return Judged(
+            {name: asdict(verdict) for name, verdict in verdicts.items()},
+            {name: digest(array) for name, array in task.outputs.items()},
+            warnings,
+        )
+
+    def _question(self, task: Task) -> Question:
+        key = (task.case, task.dtype, task.arithmetic)
+        if key not in self._questions:
+            case = find_case(task.case)
+            self._questions[key] = Question(
+                case, task.dtype, task.arithmetic, certify=self._certify
+            )
+        self._questions.move_to_end(key)
+        while sum(map(_weight, self._questions.values())) > QUESTIONS and len(self._questions) > 1:
+            self._questions.popitem(last=False)
+        return self._questions[key]
+
+    def submit(self, task: Task) -> Future[Judged]:
+        """The same, in the form of `Judges`."""
+        done: Future[Judged] = Future()
+        done.set_result(self.judge(task))
+        return done
+
+    def close(self) -> None:
+        return None
+
+
+def _weight(question: Question) -> int:
+    sizes = question.case.sizes
+    return int(sizes["n"]) * (2 * int(sizes["n"]) + 4 * int(sizes["c"]))
+
+
+class JudgeProcess:
+    """A judge in a process of its own; started at the first task."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts the process if it is not running; it loads while its first task is prepared."""
+        if self._process is None:
+            command = [sys.executable, "-m", "qkvac.judging", str(self._folder or "")]
+            pipe = subprocess.PIPE
+            # A session of its own: Ctrl-C is handled by the process that the user started.
+            self._process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, start_new_session=True
+            )
+
+    def _ask(self, message: Message) -> Mapping[str, Any]:
+        self.start()
+        assert self._process is not None
+        write(cast(BinaryIO, self._process.stdin), message)
+        return read(cast(BinaryIO, self._process.stdout)).header
+
+    def judge(self, task: Task) -> Judged:
+        header = {"case": task.case, "dtype": task.dtype, "arithmetic": asdict(task.arithmetic)}
+        try:
+            reply = self._ask(Message(header, task.outputs))
+        except (OSError, EOFError) as error:
+            self.close()
+            return Judged(error=f"a judging process ended: {error}")
+        return Judged(reply["verdicts"], reply["digests"], tuple(reply["warnings"]), reply["error"])
+
+    def modules(self) -> tuple[str, ...]:
+        """Names of the top-level modules that the process has imported."""
+        return tuple(self._ask(Message({"modules": True}))["modules"])
+
+    def close(self) -> None:
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                with suppress(OSError):
+                    stream.close()
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
+
+
+class Judges:
+    """Several judging processes. A case in a dtype always goes to the same one, which knows it."""
+
+    def __init__(self, count: int, folder: Path | None) -> None:
+        self._processes = [JudgeProcess(folder) for _ in range(count)]
+        self._threads = [ThreadPoolExecutor(1, f"judge-{i}") for i in range(count)]
+        self._routes: dict[tuple[str, str], int] = {}
+        self._load = [0] * count
+        self._free = BoundedSemaphore(count * PENDING)
+
+    def start(self) -> None:
+        """Starts the processes now, so that they load while the tested ones do."""
+        for process in self._processes:
+            process.start()
+
+    def submit(self, task: Task) -> Future[Judged]:
+        key = (task.case, task.dtype)
+        if key not in self._routes:
+            least = self._load.index(min(self._load))
+            self._routes[key] = least
+            self._load[least] += 1000 + sum(array.size for array in task.outputs.values())
+        at = self._routes[key]
+        self._free.acquire()
+        judged = self._threads[at].submit(self._processes[at].judge, task)
+        judged.add_done_callback(lambda _: self._free.release())
+        return judged
+
+    def close(self) -> None:
+        for threads in self._threads:
+            threads.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.close()
+
+    def __enter__(self) -> Judges:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def main() -> None:
+    """Judges tasks from standard input until it is closed."""
+    requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr
+    own = Judge(Path(sys.argv[1]) if sys.argv[1] else None)
+    while True:
+        try:
+            request = read(requests)
+        except EOFError:
+            return
+        header = request.header
+        if "modules" in header:
+            names = sorted({name.partition(".")[0] for name in sys.modules})
+            write(replies, Message({"modules": names}))
+            continue
+        arithmetic = Arithmetic(**header["arithmetic"])
+        judged = own.judge(Task(header["case"], header["dtype"], arithmetic, request.arrays))
+        write(replies, Message(_plain(asdict(judged))))
+
+
+def _plain(value: Any) -> Any:
+    """With numbers that JSON lacks as text; `float` reads both."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value
+
+
+if __name__ == "__main__":
+    main()

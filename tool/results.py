@@ -1,0 +1,108 @@
+"""From an answer and its verdicts to one result per cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qkvac.cells import Cell, Result, Status
+from qkvac.checks import Finding
+from qkvac.judging import Judged
+from qkvac.plan import Job
+from qkvac.process import Outcome
+from qkvac.runner import Answer
+from qkvac.spec.attention import PROFILES
+from qkvac.spec.formats import FORMATS
+
+
+def compose(job: Job, answer: Answer, judged: Judged | None) -> tuple[Result, ...]:
+    """The results of a job's cells, in their order; `judged` is None where nothing came back."""
+    if judged is None:
+        return tuple(_unanswered(job, cell, answer) for cell in job.cells)
+    diagnosis = _first_wrong(job, judged.verdicts)
+    return tuple(
+        _checked(cell, answer.findings[cell.quantity], answer.outcome)
+        if cell.quantity in answer.findings
+        else _judged(job, cell, answer.outcome, judged, diagnosis)
+        for cell in job.cells
+    )
+
+
+def _unanswered(job: Job, cell: Cell, answer: Answer) -> Result:
+    outcome = answer.outcome
+    return Result(
+        cell,
+        outcome.status,
+        reason=outcome.reason or None,
+        detail=outcome.traceback or outcome.output or None,
+        last=job.offered and _is_last(cell),
+    )
+
+
+def _checked(cell: Cell, finding: Finding, outcome: Outcome) -> Result:
+    return Result(
+        cell,
+        finding.status,
+        clause=finding.clause,
+        reason=finding.reason,
+        seconds=outcome.seconds,
+        decisive=finding.status == Status.PASSED,
+    )
+
+
+def _judged(
+    job: Job, cell: Cell, outcome: Outcome, judged: Judged, diagnosis: str | None
+) -> Result:
+    if judged.error:
+        return Result(cell, Status.ERROR, reason=judged.error, last=_is_last(cell))
+    verdict = judged.verdicts[cell.quantity]
+    status = verdict["status"]
+    failed = status == Status.FAILED
+    return Result(
+        cell,
+        status,
+        grade=verdict["grade"],
+        clause=verdict["clause"],
+        ratio=_number(verdict["ratio"]),
+        resolution=_number(verdict["resolution"]),
+        ulp=_number(verdict["ulp"]),
+        z=_number(verdict["z"]),
+        rms=_number(verdict["rms"]),
+        bits=_number(verdict["bits"]),
+        resembles=verdict["resembles"],
+        digest=judged.digests.get(cell.quantity),
+        reason=verdict["reason"],
+        diagnosis=(_precision(job, verdict) or diagnosis) if failed else None,
+        seconds=outcome.seconds,
+        worst=verdict["worst"],
+        decisive=status == Status.PASSED and not verdict["empty"],
+        last=_is_last(cell),
+    )
+
+
+def _number(value: Any) -> float | None:
+    """Numbers that JSON lacks come as text."""
+    return None if value is None else float(value)
+
+
+def _is_last(cell: Cell) -> bool:
+    return cell.quantity == PROFILES[cell.profile].last
+
+
+def _precision(job: Job, verdict: Mapping[str, Any]) -> str | None:
+    """That a quantity is less precise than its dtype, in words."""
+    if not verdict["resembles"]:
+        return None
+    claimed = FORMATS[job.entry.arithmetic(job.dtype).storage].precision
+    bits = _number(verdict["bits"])
+    return f"behaves like {verdict['resembles']}: {bits:.1f} of {claimed} bits"
+
+
+def _first_wrong(job: Job, verdicts: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The first equation that goes wrong, with what it is wrong in."""
+    program = PROFILES[job.case.profile].program()
+    for equation in program.equations:
+        verdict = verdicts.get(equation.target.name)
+        if verdict is not None and verdict["status"] == Status.FAILED:
+            return f"the first equation that goes wrong is {equation.text}"
+    return None

@@ -1,0 +1,108 @@
+"""The runner: puts the cases to one subject, whatever that does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from qkvac import checks
+from qkvac.checks import Finding, Visit
+from qkvac.plan import Job
+from qkvac.process import BackendError, Outcome, PortError, Worker, WorkerError
+from qkvac.roster import Entry, worker
+from qkvac.selection import COMPILE_ALLOWANCE, Options
+
+PATIENCE: Final = 3
+"""Cases in a row that may crash, hang or exhaust the memory before the rest are skipped."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a subject made of a job: the call's outcome, and what its checks found."""
+
+    outcome: Outcome = field(hash=False)
+    findings: Mapping[str, Finding] = field(default_factory=dict, hash=False)
+
+
+class Runner:
+    """Runs jobs of one subject in its process, which is started when the first job needs it."""
+
+    def __init__(self, entry: Entry, options: Options, process: Worker | None = None) -> None:
+        """Goes on with `process` if there is one already."""
+        self.process = process or worker(entry, options)
+        self._entry = entry
+        self._timeout = options.timeout
+        self._compiled = set[tuple[Any, ...]]()
+        self._silent = 0
+        self._refusal: Outcome | None = None
+
+    def answer(self, job: Job) -> Answer:
+        """Never raises for what the subject does."""
+        if job.status:
+            return Answer(Outcome(job.status, job.reason))
+        if self._refusal is None:
+            self._refusal = self._obstacle()
+        if self._refusal is not None:
+            return Answer(self._refusal)
+        inputs = job.case.inputs(job.dtype)
+        outcome = self._call(job, inputs, repeat=2 if "repeat" in job.checks else 1)
+        self._count(outcome)
+        if outcome.status != "ok":
+            finding = Finding(outcome.status, outcome.reason)
+            return Answer(outcome, dict.fromkeys(job.checks, finding))
+
+        def ask(changed: Mapping[str, np.ndarray[Any, Any]]) -> Outcome:
+            return self._call(job, changed)
+
+        def record() -> Mapping[str, Any] | None:
+            return self.process.budget(job.case.profile, inputs, attributes=job.case.attributes)
+
+        visit = Visit(job.entry, job.dtype, job.case, inputs, outcome, ask, record)
+        return Answer(outcome, {name: checks.CHECKS[name].run(visit) for name in job.checks})
+
+    def close(self) -> None:
+        self.process.close()
+
+    def _obstacle(self) -> Outcome | None:
+        """Why no call can be made, as the outcome of all that are left."""
+        try:
+            self.process.hello()
+        except BackendError as error:
+            return Outcome(error.status, str(error), error.traceback)
+        except PortError as error:
+            return Outcome("error", str(error))
+        except WorkerError:
+            # The call will meet the same, and say whether it was a crash or a timeout.
+            return None
+        return None
+
+    def _call(
+        self, job: Job, inputs: Mapping[str, np.ndarray[Any, Any]], repeat: int = 1
+    ) -> Outcome:
+        shape = (job.case.profile, job.dtype, *(array.shape for array in inputs.values()))
+        fresh = job.entry.compiled and shape not in self._compiled
+        self._compiled.add(shape)
+        return self.process.call(
+            job.case.profile,
+            inputs,
+            dtype=job.dtype,
+            attributes=job.case.attributes,
+            layouts=job.case.layouts,
+            repeat=repeat,
+            timeout=self._timeout * (COMPILE_ALLOWANCE if fresh else 1.0),
+        )
+
+    def _count(self, outcome: Outcome) -> None:
+        """Counts cases in a row without an answer."""
+        exhausted = outcome.status == "error" and outcome.reason.startswith("out of memory")
+        if outcome.status in ("crash", "timeout") or exhausted:
+            self._silent += 1
+            self._compiled.clear()
+            if self._silent >= PATIENCE:
+                self.process.close()
+                self._refusal = Outcome("skipped", "port unresponsive")
+        else:
+            self._silent = 0
