@@ -1,0 +1,178 @@
+"""Known deviations: failures that were looked into, written down, and have to go on failing.
+
+An entry excuses the cells that it covers, and only in the way it says: a covered cell that passes
+or fails otherwise is an unexpected result, because then the entry is no longer true.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from qkvac.cells import Result, Status
+from qkvac.environment import cpu_features
+from qkvac.roster import Entry
+from qkvac.usage import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CLAUSES: Final = ("contract", "E", "L", "B", "M", Status.ERROR, Status.CRASH, Status.TIMEOUT)
+"""How a covered cell may fail: by a clause, or without an answer."""
+
+NOT_EXECUTED: Final = (Status.SKIPPED, Status.UNSUPPORTED, Status.NOT_REPORTED)
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One entry. Empty fields match everything; patterns are shell patterns."""
+
+    backend: str
+    """Subject without device: "jax/jit", "torch/*"."""
+    clause: str
+    reason: str
+    link: str
+    versions: str = ""
+    """PEP 440 specifiers of the backend's version."""
+    device: str = ""
+    cpu_features: tuple[str, ...] = ()
+    """Features that the CPU has to have; with "!" in front, must not have."""
+    dtype: str = ""
+    quantity: str = ""
+    cases: tuple[str, ...] = ()
+    reason_matches: str = ""
+    """A regular expression that the reason of a failure without an answer has to contain."""
+    source: str = field(default="", compare=False)
+
+    def covers(self, result: Result, entry: Entry) -> bool:
+        """Whether the entry speaks of this cell, in this run's environment."""
+        cell, subject = result.cell, entry.subject
+        patterns = (
+            (subject.name, self.backend),
+            (subject.device, self.device),
+            (cell.dtype, self.dtype),
+            (cell.quantity, self.quantity),
+        )
+        return (
+            all(not pattern or fnmatch.fnmatchcase(text, pattern) for text, pattern in patterns)
+            and self.covers_case(cell.case)
+            and self._in_versions(entry.versions.get(subject.backend, ""))
+            and all(_has(feature) for feature in self.cpu_features)
+        )
+
+    def covers_case(self, case: str) -> bool:
+        return not self.cases or any(fnmatch.fnmatchcase(case, pattern) for pattern in self.cases)
+
+    def fits(self, result: Result) -> bool:
+        """Whether a cell failed in the way that the entry says."""
+        if self.clause in (Status.ERROR, Status.CRASH, Status.TIMEOUT):
+            said = re.search(self.reason_matches, result.reason or "") is not None
+            return result.status == self.clause and said
+        return result.status == Status.FAILED and result.clause == self.clause
+
+    def _in_versions(self, version: str) -> bool:
+        if not self.versions:
+            return True
+        try:
+            return Version(version) in SpecifierSet(self.versions, prereleases=True)
+        except InvalidVersion:
+            return False
+
+
+def _has(feature: str) -> bool:
+    return (feature.lstrip("!").upper() in cpu_features()) != feature.startswith("!")
+
+
+class Deviations:
+    """All entries of a run; remembers which of them were met."""
+
+    def __init__(self, entries: tuple[Deviation, ...]) -> None:
+        self.entries = entries
+        self._exercised = set[Deviation]()
+
+    @classmethod
+    def load(cls, extra: Path | None = None) -> Deviations:
+        """The suite's own entries and those of a file; raises UsageError where one is wrong."""
+        own = resources.files("qkvac") / "known-deviations.toml"
+        entries = read(own.read_text(encoding="utf-8"), "known-deviations.toml")
+        if extra is not None:
+            try:
+                text = extra.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(f"--known-deviations {extra}: {error}") from error
+            entries += read(text, str(extra))
+        return cls(entries)
+
+    def apply(self, result: Result, entry: Entry) -> Result:
+        """The result in the light of the entries that cover its cell."""
+        if result.status in NOT_EXECUTED:
+            return result
+        covering = [known for known in self.entries if known.covers(result, entry)]
+        if not covering:
+            return result
+        self._exercised.update(covering)
+        for known in covering:
+            if known.fits(result):
+                return replace(
+                    result, status=Status.KNOWN_DEVIATION, reason=f"{known.reason} ({known.link})"
+                )
+        if result.status in Status.BAD:
+            return result
+        clauses = " or ".join(known.clause for known in covering)
+        return replace(
+            result,
+            status=Status.UNEXPECTED_PASS,
+            reason=f"{result.status}, but {covering[0].source} expects {clauses} to fail here",
+        )
+
+    @property
+    def not_exercised(self) -> tuple[Deviation, ...]:
+        """Entries that no executed cell of the run was covered by."""
+        return tuple(known for known in self.entries if known not in self._exercised)
+
+
+def read(text: str, source: str) -> tuple[Deviation, ...]:
+    """The entries of a TOML text; raises UsageError naming the entry and what is wrong with it."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{source} is not TOML: {error}") from error
+    unknown = table.keys() - {"deviation"}
+    rows = table.get("deviation", [])
+    if unknown or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UsageError(f"{source} holds something besides [[deviation]] tables")
+    return tuple(_entry(row, f"{source}, entry {count}") for count, row in enumerate(rows, 1))
+
+
+def _entry(row: Mapping[str, Any], source: str) -> Deviation:
+    known = {f.name for f in fields(Deviation)} - {"source"}
+    required = ("backend", "clause", "reason", "link")
+    for name in required:
+        if not row.get(name):
+            raise UsageError(f"{source}: {name} is missing")
+    for name, value in row.items():
+        if name not in known:
+            raise UsageError(f"{source}: unknown key {name!r} (known: {', '.join(sorted(known))})")
+        several = name in ("cases", "cpu_features")
+        if not (isinstance(value, list) if several else isinstance(value, str)):
+            raise UsageError(f"{source}: {name} is a {'list of texts' if several else 'text'}")
+    if row["clause"] not in CLAUSES:
+        raise UsageError(f"{source}: clause is one of {', '.join(CLAUSES)}")
+    try:
+        SpecifierSet(row.get("versions", ""))
+        re.compile(row.get("reason_matches", ""))
+    except (InvalidSpecifier, re.error) as error:
+        raise UsageError(f"{source}: {error}") from error
+    lists = {name: tuple(map(str, row[name])) for name in ("cases", "cpu_features") if name in row}
+    return Deviation(**{**row, **lists, "source": source})

@@ -1,0 +1,83 @@
+"""The environment of a run: what has to be equal before results may be compared bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import metadata
+from typing import Any, Final
+
+import numpy as np
+
+from qkvac.roster import Entry
+from qkvac.selection import Options
+
+PRECISION: Final = (
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_ENABLE_X64",
+    "XLA_FLAGS",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+    "OPENBLAS_CORETYPE",
+    "MKL_CBWR",
+    "NPY_DISABLE_CPU_FEATURES",
+)
+"""Environment variables by which a user changes how frameworks compute."""
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """Features of the CPU that NumPy knows of, in its spelling: AVX2, AVX512F, …"""
+    try:
+        from numpy._core._multiarray_umath import __cpu_features__ as features
+    except ImportError:  # NumPy 1
+        from numpy.core._multiarray_umath import (  # type: ignore[no-redef]
+            __cpu_features__ as features,
+        )
+    return frozenset(name for name, present in features.items() if present)
+
+
+def describe(entries: Iterable[Entry], options: Options) -> dict[str, Any]:
+    """Everything about this machine and its software that a result may depend on."""
+    entries = tuple(entries)
+    versions = dict[str, str]()
+    for entry in entries:
+        versions.update(entry.versions)
+    for name in ("numpy", "ml_dtypes", "python-flint"):
+        versions[name] = metadata.version(name)
+    return {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu(),
+        "cpu_features": sorted(cpu_features()),
+        "threads": options.threads,
+        "versions": dict(sorted(versions.items())),
+        "devices": sorted({entry.subject.device for entry in entries}),
+        "numpy": np.__version__,
+        "settings": {name: os.environ[name] for name in PRECISION if name in os.environ},
+    }
+
+
+def identity(environment: Mapping[str, Any]) -> str:
+    """The environment's id: equal environments have equal ids."""
+    text = json.dumps(environment, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _cpu() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
