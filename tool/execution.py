@@ -1,0 +1,138 @@
+"""A whole run: cells run, judged, recorded and summed up. The command line and Python use it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkvac.cells import Result
+from qkvac.engine import Engine
+from qkvac.environment import describe
+from qkvac.record import Recorder, RecordError
+from qkvac.report import INTERRUPTED, USAGE, Report
+from qkvac.selection import Options, Selection
+
+Watch = Callable[[Result], None]
+
+
+class _FirstFailureError(Exception):
+    """Ends a run at its first failure."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a run found, and what kept it from ending as it should."""
+
+    report: Report
+    interrupted: bool = False
+    record_error: str = ""
+
+    @property
+    def exit_status(self) -> int:
+        if self.interrupted:
+            return INTERRUPTED
+        return USAGE if self.record_error else self.report.exit_status
+
+
+def execute(engine: Engine, record: Path | None = None, watch: Watch | None = None) -> Execution:
+    """Runs all cells of an engine and closes it.
+
+    `watch` sees every result as it comes. Raises UsageError if the record cannot be begun; if it
+    cannot be continued, the run goes on without it. Ctrl-C ends the run, not this function.
+    """
+    started = time.monotonic()
+    results = list[Result]()
+    failing = Report((), strict=engine.options.strict).is_failure
+    trouble = list[str]()
+    interrupted = False
+    with engine:
+        recorder = _recorder(engine, record) if record is not None else None
+
+        def take(result: Result) -> None:
+            results.append(result)
+            if recorder is not None and not trouble:
+                try:
+                    recorder.write(result)
+                except RecordError as error:
+                    trouble.append(str(error))
+            if watch is not None:
+                watch(result)
+            if engine.options.fail_fast and failing(result):
+                raise _FirstFailureError
+
+        try:
+            engine.run(take)
+        except KeyboardInterrupt:
+            interrupted = True
+        except _FirstFailureError:
+            pass
+    report = _report(engine, results, time.monotonic() - started)
+    if recorder is not None:
+        complete = len(results) == len(engine.cells) and not trouble
+        trouble += _finish(recorder, report if complete else None)
+    return Execution(report, interrupted, trouble[0] if trouble else "")
+
+
+def _report(engine: Engine, results: list[Result], seconds: float) -> Report:
+    """The report, its results in the order of the plan whatever order they came in."""
+    order = {cell: place for place, cell in enumerate(engine.cells)}
+    return Report(
+        tuple(sorted(results, key=lambda result: order[result.cell])),
+        engine.roster,
+        engine.selection,
+        strict=engine.options.strict,
+        planned=len(engine.cells),
+        left_out=engine.plan.left_out,
+        not_exercised=engine.deviations.not_exercised,
+        warnings=tuple(engine.warnings),
+        seconds=seconds,
+    )
+
+
+def _recorder(engine: Engine, path: Path) -> Recorder:
+    selection: Selection = engine.selection
+    options: Options = engine.options
+    run: dict[str, Any] = {
+        "tier": selection.tier,
+        "seeds": selection.seeds,
+        "profiles": list(selection.profiles),
+        "cases": list(selection.cases),
+        "strict": options.strict,
+        "timeout": options.timeout,
+        "cells": len(engine.cells),
+        "left_out": engine.plan.left_out,
+        "notes": list(engine.roster.notes),
+        "subjects": [
+            {
+                "id": entry.subject.id,
+                "versions": dict(entry.versions),
+                "declaration": entry.raw,
+                "skipped": entry.skipped,
+                "refused": dict(entry.refused),
+            }
+            for entry in engine.roster.entries
+        ],
+    }
+    return Recorder(path, describe(engine.roster.entries, options), run)
+
+
+def _finish(recorder: Recorder, report: Report | None) -> list[str]:
+    """Closes the record, with a footer if the run is complete; what went wrong, if anything."""
+    if report is None:
+        recorder.close()
+        return []
+    footer = {
+        "counts": dict(report.counts),
+        "exit_status": report.exit_status,
+        "cells": len(report.results),
+        "seconds": round(report.seconds, 3),
+    }
+    try:
+        recorder.finish(footer)
+    except RecordError as error:
+        recorder.close()
+        return [str(error)]
+    return []

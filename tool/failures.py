@@ -1,0 +1,103 @@
+"""Failures in words: what went wrong where, and the command that shows it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from qkvac.cells import Result, Status
+
+SHOWN: Final = 6
+"""Groups of failures that a summary spells out."""
+TRACEBACK_LINES: Final = 12
+
+
+def explain(result: Result, others: Sequence[Result] = ()) -> str:
+    """A block of lines about a failure; `others` failed in the same way in other cases."""
+    cell = result.cell
+    head = f"{cell.subject.id} · {cell.dtype} · {cell.case} · {cell.quantity}: {_what(result)}"
+    lines = [result.reason, _worst(result), result.diagnosis, _precision(result)]
+    if others:
+        cases = ", ".join(other.cell.case.partition("/")[2] for other in others[:3])
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        lines.append(f"alike in {cases}{more}")
+    lines += _tail(result.detail)
+    lines.append(f"again: {command(result)}")
+    return "\n".join([head, *(f"    {line}" for line in lines if line)])
+
+
+def groups(failures: Iterable[Result]) -> list[list[Result]]:
+    """Failures by what is alike about them, the first of each group first."""
+    found = dict[tuple[str, ...], list[Result]]()
+    for result in failures:
+        cell = result.cell
+        key = (cell.subject.id, cell.dtype, cell.quantity, result.status, result.clause or "")
+        if result.status not in (Status.FAILED, Status.UNEXPECTED_PASS):
+            # All cells of a case share the reason; one of them says it.
+            key = (cell.subject.id, cell.dtype, "", result.status, result.reason or "")
+        found.setdefault(key, []).append(result)
+    return list(found.values())
+
+
+def blocks(failures: Iterable[Result]) -> tuple[list[str], int]:
+    """Blocks for the first groups of failures, and how many groups are left."""
+    found = groups(failures)
+    shown = []
+    for group in found[:SHOWN]:
+        first = group[0]
+        rest = {r.cell.case: r for r in group[1:] if r.cell.case != first.cell.case}
+        shown.append(explain(first, list(rest.values())))
+    return shown, len(found) - len(shown)
+
+
+def command(result: Result) -> str:
+    """The command line that runs the cell's case again."""
+    cell = result.cell
+    subject = cell.subject
+    if subject.port is not None:
+        words = ["qkvac", "check", subject.port]
+    else:
+        words = ["qkvac", "run", "--backend", subject.name]
+    words += ["--case", cell.case, "--dtype", cell.dtype]
+    base, _, draw = cell.case.rpartition("/s")
+    if base and draw.isdecimal():
+        words += ["--seeds", draw]
+    if subject.device != "cpu":
+        words += ["--device", subject.device]
+    return shlex.join(words)
+
+
+def _what(result: Result) -> str:
+    if result.clause is None:
+        return result.grade or result.status
+    names = {"contract": "contract", "E": "clause E, exact bits", "L": "clause L, its equation"}
+    names |= {"B": "clause B, the bound", "M": "clause M, the same again"}
+    return f"{result.status}, {names[result.clause]}"
+
+
+def _worst(result: Result) -> str | None:
+    worst = result.worst
+    if worst is None or result.status != Status.FAILED:
+        return None
+    value, certified, error, bound = (
+        float(worst[name]) for name in ("value", "certified", "error", "bound")
+    )
+    place = f"worst at {list(worst['index'])}: {value:.9g}, certified {certified:.9g}"
+    if bound > 0:
+        return f"{place}, error {error:.2g} = {error / bound:.3g} × the bound {bound:.2g}"
+    return f"{place}, error {error:.2g}, none allowed"
+
+
+def _precision(result: Result) -> str | None:
+    if result.grade == "suspicious":
+        return f"z = {result.z:.1f}, rms = {result.rms:.1f}: larger errors than rounding explains"
+    return None
+
+
+def _tail(detail: str | None) -> list[str]:
+    if not detail:
+        return []
+    lines = detail.rstrip().splitlines()
+    cut = ["…"] if len(lines) > TRACEBACK_LINES else []
+    return [f"| {line}" for line in [*cut, *lines[-TRACEBACK_LINES:]]]

@@ -1,0 +1,54 @@
+"""Pairwise identity: which subjects agree bit for bit, on which quantity.
+
+Agreement is looked at over the cases that all subjects of a dtype answered, so that it is an
+equivalence: subjects of one class gave the same bits everywhere, subjects of different classes
+differ somewhere. Different bits are no fault: rounding errors may differ.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qkvac.cells import Result
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Classes of subjects that agree on a quantity in a dtype, by subject id."""
+
+    dtype: str
+    quantity: str
+    cases: int
+    """How many cases were compared."""
+    classes: tuple[tuple[str, ...], ...]
+
+    def letter(self, subject: str) -> str:
+        """A, B, C, … for the class of a subject; "" if it has none."""
+        for index, members in enumerate(self.classes):
+            if subject in members:
+                return chr(ord("A") + index) if index < 26 else "?"
+        return ""
+
+
+def identities(results: Iterable[Result]) -> tuple[Identity, ...]:
+    """The classes of every quantity and dtype that at least two subjects answered."""
+    digests: dict[tuple[str, str], dict[str, dict[str, str]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for result in results:
+        if result.digest is not None:
+            cell = result.cell
+            digests[cell.dtype, cell.quantity][cell.subject.id][cell.case] = result.digest
+    found = []
+    for (dtype, quantity), subjects in digests.items():
+        common = sorted(set.intersection(*(set(answers) for answers in subjects.values())))
+        if len(subjects) < 2 or not common:
+            continue
+        classes: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for subject, answers in subjects.items():
+            classes[tuple(answers[case] for case in common)].append(subject)
+        members = tuple(tuple(same) for same in classes.values())
+        found.append(Identity(dtype, quantity, len(common), members))
+    return tuple(found)

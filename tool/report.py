@@ -1,0 +1,149 @@
+"""The report of a run: counts, the exit status, and the sentence that sums it up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from qkvac.cells import Result, Status
+from qkvac.deviations import Deviation
+from qkvac.failures import explain
+from qkvac.identity import Identity, identities
+from qkvac.roster import Roster
+from qkvac.selection import Selection
+
+__all__ = ["Report", "explain"]
+
+PASSED, FAILED, USAGE, INDECISIVE, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit statuses."""
+
+NOT_PROVED: Final = (
+    "A pass proves nothing about shapes that were not run, about dropout in training, or speed."
+)
+
+NOT_RUN: Final = (Status.SKIPPED, Status.UNSUPPORTED, Status.NOT_REPORTED)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run found."""
+
+    results: Sequence[Result]
+    roster: Roster = field(default_factory=lambda: Roster(()))
+    selection: Selection = field(default_factory=Selection)
+    strict: bool = False
+    planned: int = 0
+    """Cells that the run was to have."""
+    left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Cases times dtypes that the tier leaves out, by subject id."""
+    not_exercised: tuple[Deviation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """Cells by status."""
+        return Counter(result.status for result in self.results)
+
+    @cached_property
+    def failures(self) -> tuple[Result, ...]:
+        """Results that make the run fail."""
+        return tuple(r for r in self.results if self.is_failure(r))
+
+    def is_failure(self, result: Result) -> bool:
+        suspicious = self.strict and result.grade == "suspicious"
+        return not result.ok or suspicious
+
+    @cached_property
+    def undecided(self) -> tuple[tuple[str, str, str], ...]:
+        """(subject id, profile, dtype) that were offered and have no decisive pass of the result.
+
+        Those that this machine could not run at all are not offered on it.
+        """
+        offered = dict[tuple[str, str, str], bool]()
+        for result in self.results:
+            cell = result.cell
+            if not result.last or result.status == Status.SKIPPED:
+                continue
+            key = (cell.subject.id, cell.profile, cell.dtype)
+            offered[key] = offered.get(key, False) or result.decisive
+        return tuple(key for key, decisive in offered.items() if not decisive)
+
+    @property
+    def exit_status(self) -> int:
+        if self.failures:
+            return FAILED
+        if self.undecided or not any(result.decisive for result in self.results):
+            return INDECISIVE
+        return PASSED
+
+    @property
+    def passed(self) -> bool:
+        return self.exit_status == PASSED
+
+    @cached_property
+    def identities(self) -> tuple[Identity, ...]:
+        """Which subjects agree bit for bit."""
+        return identities(self.results)
+
+    @property
+    def required(self) -> int:
+        """Cells that were run and had to pass."""
+        return sum(count for status, count in self.counts.items() if status not in NOT_RUN)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        names = list(dict.fromkeys(result.cell.subject.id for result in self.results))
+        bad = list(dict.fromkeys(result.cell.subject.id for result in self.failures))
+        if bad:
+            quantities = list(dict.fromkeys(r.cell.quantity for r in self.failures))
+            return (
+                f"NOT IDENTICAL: {_listed(bad)} {'deviates' if len(bad) == 1 else 'deviate'} "
+                f"from the spec in {_listed(quantities)}."
+            )
+        if self.exit_status == INDECISIVE:
+            where = [f"{subject} in {dtype}" for subject, _, dtype in self.undecided]
+            return f"NOTHING PROVED: no decisive result for {_listed(where) or 'anything'}."
+        ran = [name for name in names if any(r.decisive for r in self._of(name))]
+        dtypes = list(dict.fromkeys(r.cell.dtype for r in self.results if r.decisive))
+        known = self.counts[Status.KNOWN_DEVIATION]
+        but = f", {known} known deviations aside" if known else ""
+        return (
+            f"IDENTICAL: {_listed(ran)} {'computes' if len(ran) == 1 else 'compute'} the same "
+            f"attention as the spec in {_listed(dtypes)}{but}."
+        )
+
+    def _of(self, subject: str) -> Iterable[Result]:
+        return (result for result in self.results if result.cell.subject.id == subject)
+
+    def to_json(self) -> dict[str, Any]:
+        """Totals as plain values; the results themselves are in the record's form."""
+        return {
+            "sentence": self.sentence,
+            "exit_status": self.exit_status,
+            "counts": dict(self.counts),
+            "left_out": dict(self.left_out),
+            "identities": [
+                {"dtype": i.dtype, "quantity": i.quantity, "cases": i.cases, "classes": i.classes}
+                for i in self.identities
+            ],
+            "warnings": list(self.warnings),
+            "seconds": round(self.seconds, 3),
+        }
+
+    def __str__(self) -> str:
+        from qkvac.summary import plain
+
+        return plain(self)
+
+
+def _listed(words: Iterable[str], most: int = 4) -> str:
+    """ "a, b and c"; long lists end in a number."""
+    words = list(words)
+    if len(words) > most:
+        words = [*words[: most - 1], f"{len(words) - most + 1} more"]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

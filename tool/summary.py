@@ -1,0 +1,197 @@
+"""The summary of a run for people: tables first, failures next, one sentence last.
+
+Everything fits into 80 columns and is readable without colour.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from qkvac.cells import CHECKS, Result, Status
+from qkvac.declaration import DTYPES
+from qkvac.failures import blocks
+from qkvac.report import FAILED, NOT_PROVED, NOT_RUN, PASSED, Report
+from qkvac.spec.attention import PROFILES
+
+GRADES: Final = ("exact", "faithful", "conforming", "suspicious")
+"""Grades of a pass, the best first."""
+
+STYLES: Final = {
+    **dict.fromkeys(Status.BAD, "bold red"),
+    **dict.fromkeys((Status.INDECISIVE, Status.KNOWN_DEVIATION, "suspicious"), "yellow"),
+    **dict.fromkeys((*NOT_RUN, ""), "dim"),
+    **dict.fromkeys(GRADES[:3], "green"),
+}
+
+
+def plain(report: Report, width: int = 80) -> str:
+    """The summary as text without colour."""
+    file = io.StringIO()
+    show(report, Console(file=file, width=width, color_system=None))
+    return file.getvalue()
+
+
+def show(report: Report, console: Console) -> None:
+    """Prints the summary."""
+    subjects = list(dict.fromkeys(result.cell.subject.id for result in report.results))
+    for profile in dict.fromkeys(result.cell.profile for result in report.results):
+        results = [result for result in report.results if result.cell.profile == profile]
+        if len(subjects) == 1:
+            console.print(_one(results, profile))
+        else:
+            for dtype in DTYPES:
+                those = [result for result in results if result.cell.dtype == dtype]
+                if those:
+                    console.print(_many(report, those, profile, dtype))
+    if len(subjects) > 1 and report.identities:
+        console.print(
+            "Largest error over its bound. Equal letters in a column: bit for bit equal wherever "
+            "all of them ran.\n",
+            style="dim",
+        )
+    for text in _left_out(report):
+        console.print(Text(text, style="dim"))
+    for text in report.warnings:
+        console.print(Text(f"warning: {text}", style="yellow"))
+    shown, hidden = blocks(report.failures)
+    for block in shown:
+        console.print()
+        console.print(Text(block), soft_wrap=True)
+    if hidden:
+        console.print(f"\n… and {hidden} more kinds of failure; --record FILE keeps them all")
+    console.print()
+    style = {PASSED: "bold green", FAILED: "bold red"}.get(report.exit_status, "bold yellow")
+    console.print(Text(report.sentence, style=style))
+    console.print(Text(f"{_counted(report)} {NOT_PROVED}", style="dim"))
+
+
+def table(*headers: str) -> Table:
+    """An empty table in the style of all tables here."""
+    rows = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    for header in headers:
+        rows.add_column(header, no_wrap=True)
+    return rows
+
+
+def _one(results: Sequence[Result], profile: str) -> Table:
+    """Quantities and checks down, dtypes across: grade and largest error over bound."""
+    dtypes = [d for d in DTYPES if any(result.cell.dtype == d for result in results)]
+    rows = table("", *dtypes)
+    names = [*PROFILES[profile].quantities, *CHECKS]
+    for name in names:
+        those = [result for result in results if result.cell.quantity == name]
+        if those:
+            cells = [[r for r in those if r.cell.dtype == dtype] for dtype in dtypes]
+            rows.add_row(name, *(_word(cell, with_ratio=True) for cell in cells))
+    counts = [_passed([r for r in results if r.cell.dtype == dtype]) for dtype in dtypes]
+    rows.add_row("cells", *counts, style="dim")
+    return rows
+
+
+def _many(report: Report, results: Sequence[Result], profile: str, dtype: str) -> Table:
+    """Subjects down, quantities across: largest error over bound and the class of equal bits."""
+    quantities = PROFILES[profile].quantities
+    rows = table(dtype, *quantities, "grade", "passed")
+    letters = {i.quantity: i for i in report.identities if i.dtype == dtype}
+    devices = {result.cell.subject.device for result in report.results}
+    for subject in dict.fromkeys(result.cell.subject for result in results):
+        own = [result for result in results if result.cell.subject == subject]
+        row = []
+        for name in quantities:
+            those = [result for result in own if result.cell.quantity == name]
+            letter = letters[name].letter(subject.id) if name in letters else ""
+            row.append(_number(those, letter))
+        label = subject.name if devices == {"cpu"} else subject.id
+        rows.add_row(label, *row, _word(own), _passed(own))
+    return rows
+
+
+def _worst_status(results: Iterable[Result]) -> str:
+    """The status that says most: a bad one, else a pass, else why there is none."""
+    found = {result.status for result in results}
+    order = (
+        *(Status.CRASH, Status.TIMEOUT, Status.ERROR, Status.FAILED, Status.MISSING),
+        *(Status.UNEXPECTED_PASS, Status.KNOWN_DEVIATION, Status.PASSED, Status.INDECISIVE),
+        *NOT_RUN,
+    )
+    return next((status for status in order if status in found), "")
+
+
+def _word(results: Sequence[Result], with_ratio: bool = False) -> Text:
+    """The worst grade, or the status that stands in its way."""
+    status = _worst_status(results)
+    if status != Status.PASSED:
+        return Text(status, style=STYLES[status])
+    grades = [r.grade for r in results if r.status == Status.PASSED and r.grade]
+    if not grades:
+        return Text("passed", style="green")
+    grade = max(grades, key=GRADES.index)
+    ratio = max((r.ratio or 0.0 for r in results if r.status == Status.PASSED), default=0.0)
+    shown = f" {ratio:.2g}" if with_ratio and grade != "exact" else ""
+    return Text(grade + shown, style=STYLES[grade])
+
+
+def _number(results: Sequence[Result], letter: str) -> Text:
+    status = _worst_status(results)
+    if status == Status.PASSED:
+        ratio = max(r.ratio or 0.0 for r in results if r.status == Status.PASSED)
+        return Text(f"{ratio:.2f}".replace("0.", ".", 1) + f" {letter}".rstrip(), style="green")
+    short = {Status.NOT_REPORTED: "–", Status.UNSUPPORTED: "–", Status.SKIPPED: "–", "": ""}
+    short |= {Status.KNOWN_DEVIATION: "known", Status.UNEXPECTED_PASS: "passes"}
+    return Text(short.get(status, status[:7]), style=STYLES[status])
+
+
+def _passed(results: Iterable[Result]) -> str:
+    """Passed cells of those that were run."""
+    counts = Counter(result.status for result in results)
+    required = sum(count for status, count in counts.items() if status not in NOT_RUN)
+    return f"{counts[Status.PASSED]}/{required}"
+
+
+def _left_out(report: Report) -> list[str]:
+    """What was not run, or proves nothing, and why; one line each."""
+    lines = list(report.roster.notes)
+    reasons = Counter[tuple[str, str, str]]()
+    for result in report.results:
+        if result.status in (*NOT_RUN, Status.INDECISIVE, Status.KNOWN_DEVIATION):
+            subject = result.cell.subject.id
+            reason = result.reason or ""
+            if result.status == Status.NOT_REPORTED:
+                reason = result.cell.quantity
+            reasons[result.status, reason, subject] += 1
+    merged = dict[tuple[str, str], list[str]]()
+    for (status, reason, subject), _ in reasons.items():
+        merged.setdefault((status, reason), []).append(subject)
+    for (status, reason), subjects in merged.items():
+        count = sum(reasons[status, reason, subject] for subject in subjects)
+        where = ", ".join(subjects) if len(subjects) <= 3 else f"{len(subjects)} subjects"
+        lines.append(f"{status} ({reason}): {count} cells of {where}")
+    if report.left_out:
+        count = sum(report.left_out.values())
+        lines.append(
+            f"left out in this tier: {count} cases of {', '.join(report.left_out)}, "
+            "which compile for every shape; --tier full runs them"
+        )
+    for known in report.not_exercised:
+        lines.append(f"not exercised: {known.source} ({known.backend}: {known.reason})")
+    return lines
+
+
+def _counted(report: Report) -> str:
+    counts = report.counts
+    text = f"{counts[Status.PASSED]} of {report.required} cells passed"
+    others = [f"{counts[status]} {status}" for status in Status.ALL[1:] if counts[status]]
+    stopped = report.planned - len(report.results)
+    if stopped > 0:
+        others.append(f"{stopped} not run")
+    return f"{text}{' (' if others else ''}{', '.join(others)}{')' if others else ''}, " + (
+        f"{report.seconds:.1f} s."
+    )
