@@ -1,0 +1,156 @@
+"""The command line. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from qkvac import __version__
+from qkvac.usage import UsageError
+
+INTERRUPTED = 130
+
+EPILOG = (
+    "A pass proves nothing about shapes that were not run, about dropout in training, or speed. "
+    "Exit status: 0 everything passed; 1 something failed; 2 bad usage, or a port that cannot be "
+    "loaded; 3 nothing decisive passed; 130 interrupted."
+)
+
+
+def shared(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every command that runs cells."""
+    several: dict[str, Any] = {"multiple": True}
+    output = click.Path(path_type=Path, dir_okay=False)
+    options = (
+        click.option("--profile", "profiles", help="Only this function.", **several),
+        click.option("--dtype", "dtypes", help="float64, float32, bfloat16 or float16.", **several),
+        click.option("--device", "devices", help="Default: cpu and every device found.", **several),
+        click.option("--case", "cases", metavar="GLOB", help="Only cases like this.", **several),
+        click.option(
+            "--tier",
+            type=click.Choice(["default", "full"]),
+            default="default",
+            help="full: more lengths, and all cases in compiled modes.",
+        ),
+        click.option("--seeds", default=0, metavar="N", help="N more draws of random cases."),
+        click.option("--strict", is_flag=True, help="Suspicious results fail."),
+        click.option("--record", type=output, metavar="FILE", help="Write a record (JSON Lines)."),
+        click.option(
+            "--known-deviations",
+            type=output,
+            metavar="FILE",
+            help="Failures to expect, besides the suite's own list.",
+        ),
+        click.option("-n", "--workers", default=0, help="Processes at a time; default: cores."),
+        click.option("-x", "fail_fast", is_flag=True, help="Stop at the first failure."),
+        click.option(
+            "--timeout", default=60.0, metavar="SECONDS", show_default=True, help="For each case."
+        ),
+        click.option("--memory", metavar="SIZE", help="For a process on the CPU, like 4G."),
+        click.option("--threads", default=1, help="Of a tested process.", show_default=True),
+        click.option("--list", "listing", is_flag=True, help="List the cells, run nothing."),
+        click.option("--format", "form", type=click.Choice(["text", "json"]), default="text"),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="qkvac")
+def cli() -> None:
+    """Do all these implementations compute the same attention?"""
+
+
+@cli.command(epilog=EPILOG)
+@click.option(
+    "-b", "--backend", "backends", multiple=True, help="torch, or one mode: torch/compile."
+)
+@shared
+def run(backends: tuple[str, ...], **given: Any) -> int:
+    """Run every installed backend in all modes, devices and dtypes: the matrix."""
+    from qkvac.running import run_cells
+
+    return run_cells(backends=backends, port=None, **given)
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("port")
+@shared
+def check(port: str, **given: Any) -> int:
+    """Check one PORT: file.py or package.module with a function `attention(X, Wq, Wk, Wv)`.
+
+    It takes NumPy arrays X[n, d] and W[d, c] and returns Q, K, V, A and C: in a dict, in a tuple,
+    or C alone.
+    """
+    from qkvac.running import run_cells
+
+    return run_cells(backends=(), port=port, **given)
+
+
+@cli.command()
+@click.argument("profile", default="attention")
+@click.option("--format", "form", type=click.Choice(["text", "latex", "json"]), default="text")
+def spec(profile: str, form: str) -> None:
+    """Print the equations of a PROFILE (attention), its shapes and its conventions."""
+    from qkvac.showing import spec_text
+
+    click.echo(spec_text(profile, form))
+
+
+@cli.command()
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+def backends(form: str) -> None:
+    """List the backends, what each offers, and why one cannot run here."""
+    from qkvac.showing import show_backends
+
+    show_backends(form)
+
+
+@cli.command()
+@click.option("--profile", "profiles", multiple=True, help="Only this function.")
+@click.option("--case", "cases", metavar="GLOB", multiple=True, help="Only cases like this.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+def cases(profiles: tuple[str, ...], cases: tuple[str, ...], form: str) -> None:
+    """List the cases and the reason for each."""
+    from qkvac.showing import show_cases
+
+    show_cases(profiles, cases, form)
+
+
+@cli.command()
+@click.argument("case")
+@click.option("--dtype", help="Default: the widest that the case is for.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+def show(case: str, dtype: str | None, form: str) -> None:
+    """Show a CASE: its inputs, the certified values, the bounds, and what is exact."""
+    from qkvac.showing import show_case
+
+    show_case(case, dtype, form)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line and exits; errors of usage are one line and status 2."""
+    try:
+        status = cli.main(args=arguments, prog_name="qkvac", standalone_mode=False)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except UsageError as error:
+        _fail(str(error))
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has had enough of it.
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> NoReturn:
+    text = " ".join(message.split())
+    click.echo(f"qkvac: {text}" if text else cli.get_help(click.Context(cli)), err=True)
+    sys.exit(2)

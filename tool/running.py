@@ -1,0 +1,156 @@
+"""The commands that run cells: progress while they run, the summary afterwards."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import click
+
+from qkvac.cells import Result
+from qkvac.engine import Engine
+from qkvac.execution import Execution, execute
+from qkvac.record import to_json
+from qkvac.selection import Options, Selection, size
+from qkvac.usage import UsageError
+
+PATIENCE: Final = 1.0
+"""Seconds that a run may take before it shows how far it is."""
+
+
+def run_cells(
+    *,
+    backends: tuple[str, ...],
+    port: str | None,
+    profiles: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    devices: tuple[str, ...],
+    cases: tuple[str, ...],
+    tier: str,
+    seeds: int,
+    strict: bool,
+    record: Path | None,
+    known_deviations: Path | None,
+    workers: int,
+    fail_fast: bool,
+    timeout: float,
+    memory: str | None,
+    threads: int,
+    listing: bool,
+    form: str,
+) -> int:
+    """Runs what the options select and prints it; returns the exit status."""
+    for name, value, least in (("-n", workers, 0), ("--threads", threads, 1)):
+        if value < least:
+            raise UsageError(f"{name} {value}: it is at least {least}")
+    if not timeout > 0:
+        raise UsageError(f"--timeout {timeout:g}: it is a time in seconds, more than 0")
+    selection = Selection(backends, port, profiles, dtypes, devices, cases, tier, seeds)
+    options = Options(
+        workers=workers,
+        timeout=timeout,
+        memory=size(memory) if memory else 0,
+        threads=threads,
+        strict=strict,
+        fail_fast=fail_fast,
+        deviations=known_deviations,
+    )
+    engine = Engine(selection, options)
+    if listing:
+        with engine:
+            _list(engine, form)
+        return 0
+    with Progress(len(engine.cells)) as progress:
+        done = execute(engine, record, progress.watch)
+    _print(done, form)
+    return done.exit_status
+
+
+def _list(engine: Engine, form: str) -> None:
+    ids = [cell.id for cell in engine.cells]
+    if form == "json":
+        click.echo(json.dumps(ids, ensure_ascii=False, indent=1))
+    else:
+        for id in ids:
+            click.echo(id)
+
+
+def _print(done: Execution, form: str) -> None:
+    report = done.report
+    if form == "json":
+        results = [to_json(result, "") for result in report.results]
+        for line in results:
+            del line["kind"], line["environment_id"]
+        click.echo(json.dumps({**report.to_json(), "results": results}, ensure_ascii=False))
+    else:
+        from rich.console import Console
+
+        from qkvac.summary import show
+
+        show(report, Console(highlight=False, soft_wrap=False))
+    if done.record_error:
+        click.echo(f"qkvac: {done.record_error}", err=True)
+    if done.interrupted:
+        click.echo("qkvac: interrupted; what had been found until then is above", err=True)
+
+
+class Progress:
+    """A bar on a terminal, once the run takes longer than a moment; nothing elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._count = 0
+        self._failures = 0
+        self._started = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def watch(self, result: Result) -> None:
+        self._count += 1
+        self._failures += not result.ok
+        if self._bar is None and sys.stderr.isatty():
+            if time.monotonic() - self._started < PATIENCE:
+                return
+            self._start()
+        if self._bar is not None:
+            failed = f"[red]{self._failures} failed[/]" if self._failures else ""
+            cell = result.cell
+            self._bar.update(
+                self._task,
+                completed=self._count,
+                what=f"{cell.subject.id} {cell.dtype}",
+                failed=failed,
+            )
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            BarColumn(20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[failed]}"),
+            TextColumn("{task.fields[what]}"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=self._total, what="", failed="")
+        self._bar.start()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
