@@ -18,7 +18,7 @@ SCHEMA = json.loads((resources.files("qkvac") / "declaration.schema.json").read_
 
 
 def test_the_schema_is_a_schema() -> None:
-    import jsonschema
+    import jsonschema  # type: ignore[import-untyped]
 
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 

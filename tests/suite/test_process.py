@@ -612,7 +612,7 @@ class Failing:
 def backend(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A module that this process's workers know as the backend `failing`."""
     module = SimpleNamespace(QKVAC={})
-    monkeypatch.setitem(sys.modules, "qkvac.backends.failing", module)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "qkvac.backends.failing", module)
     monkeypatch.setattr(qkvac.worker, "BACKENDS", frozenset())
     monkeypatch.setenv("QKVAC_MODE", "eager")
     monkeypatch.setenv("QKVAC_DEVICE", "cpu")
