@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from qkvac.spec.formats import FORMATS, Format, dtype
 
 if TYPE_CHECKING:
     from qkvac.spec.verdict import Question
-
-SHARPNESS: Final = 2.0**-10
-"""An oracle whose radius exceeds this share of the bound decides nothing."""
 
 
 class Certify(Protocol):
@@ -51,7 +48,8 @@ class Comparison:
     error: np.ndarray
     """A lower bound of |value − true value|: a failure is proved, not suspected."""
     bound: np.ndarray
-    radius: np.ndarray
+    sharp: np.ndarray
+    """Where the oracle is sharp enough for the bound."""
     certified: np.ndarray
     excused: np.ndarray
     """Entries that are out of range by the contract's leave."""
@@ -88,8 +86,7 @@ class Comparison:
     @property
     def blurred(self) -> bool:
         """Whether the oracle's radius is too large for some bound."""
-        unclear = self.radius > self.bound * SHARPNESS
-        return bool(np.any(unclear & ~self.excused & np.isfinite(self.bound)))
+        return bool(np.any(~self.sharp & ~self.excused))
 
 
 def contract(question: Question, name: str, value: np.ndarray) -> str | None:
@@ -123,8 +120,8 @@ def bits(question: Question, name: str, value: np.ndarray) -> Comparison:
         error = np.where(equal, 0.0, np.abs(value.astype(np.float64) - plain))
     # Bits that the enclosure leaves open are counted as different: they prove nothing.
     error = np.where(~equal & (error == 0), np.nan, error)
-    none = np.zeros(value.shape)
-    return Comparison("E", error, none, none, plain, np.zeros(value.shape, bool))
+    no = np.zeros(value.shape, bool)
+    return Comparison("E", error, np.zeros(value.shape), ~no, plain, no)
 
 
 def bound(question: Question, name: str, value: np.ndarray, excused: np.ndarray) -> Comparison:
@@ -222,12 +219,16 @@ def _compare(
     excused: np.ndarray,
     reading: tuple[str, ...],
 ) -> Comparison:
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.maximum(certified.error(value) - 2 * certified.radius, 0.0)
     # An operand out of range makes a reading undefined, not wrong.
-    unknown = excused | ~np.isfinite(certified.radius)
+    unknown = excused | ~certified.known
     return Comparison(
-        clause, error, limits, certified.radius, certified.hi + certified.lo, unknown, reading
+        clause,
+        certified.least_error(value),
+        limits,
+        certified.sharp(limits),
+        certified.center,
+        unknown,
+        reading,
     )
 
 
