@@ -49,7 +49,7 @@ def execute(engine: Engine, record: Path | None = None, watch: Watch | None = No
     trouble = list[str]()
     interrupted = False
     with engine:
-        recorder = _recorder(engine, record) if record is not None else None
+        recorder = begin_record(engine, record) if record is not None else None
 
         def take(result: Result) -> None:
             results.append(result)
@@ -69,14 +69,14 @@ def execute(engine: Engine, record: Path | None = None, watch: Watch | None = No
             interrupted = True
         except _FirstFailureError:
             pass
-    report = _report(engine, results, time.monotonic() - started)
+    report = summarise(engine, results, time.monotonic() - started)
     if recorder is not None:
         complete = len(results) == len(engine.cells) and not trouble
-        trouble += _finish(recorder, report if complete else None)
+        trouble += end_record(recorder, report if complete else None)
     return Execution(report, interrupted, trouble[0] if trouble else "")
 
 
-def _report(engine: Engine, results: list[Result], seconds: float) -> Report:
+def summarise(engine: Engine, results: list[Result], seconds: float) -> Report:
     """The report, its results in the order of the plan whatever order they came in."""
     order = {cell: place for place, cell in enumerate(engine.cells)}
     return Report(
@@ -92,7 +92,8 @@ def _report(engine: Engine, results: list[Result], seconds: float) -> Report:
     )
 
 
-def _recorder(engine: Engine, path: Path) -> Recorder:
+def begin_record(engine: Engine, path: Path) -> Recorder:
+    """A record with the header of the engine's run; raises UsageError if it cannot be written."""
     selection: Selection = engine.selection
     options: Options = engine.options
     run: dict[str, Any] = {
@@ -119,7 +120,7 @@ def _recorder(engine: Engine, path: Path) -> Recorder:
     return Recorder(path, describe(engine.roster.entries, options), run)
 
 
-def _finish(recorder: Recorder, report: Report | None) -> list[str]:
+def end_record(recorder: Recorder, report: Report | None) -> list[str]:
     """Closes the record, with a footer if the run is complete; what went wrong, if anything."""
     if report is None:
         recorder.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -60,8 +60,9 @@ class Matrix:
         self._outputs = list[dict[str, Any]]()
         """What every process that ran cells says about them as a whole."""
         self._recorder: Recorder | None = None
-        self._record_errors = list[str]()
-        self._begin = time.perf_counter()
+        self._trouble = list[str]()
+        """What went wrong with the record."""
+        self._begin = time.monotonic()
         self._engine: Engine | None = None
 
     @cached_property
@@ -128,24 +129,16 @@ class Matrix:
     @property
     def report(self) -> Report:
         """What the run has found so far."""
-        from qkvac.report import Report
+        from qkvac.execution import summarise
 
-        engine = self.engine
-        silent = tuple(
-            entry
-            for entry in engine.deviations.entries
-            if all(entry.source in found["not_exercised"] for found in self._outputs)
-        )
+        entries = self.engine.deviations.entries
+        unmet = [set(found["not_exercised"]) for found in self._outputs]
         warnings = dict.fromkeys(text for found in self._outputs for text in found["warnings"])
-        return Report(
-            tuple(self.results),
-            engine.roster,
-            strict=self.options.strict,
+        return replace(
+            summarise(self.engine, self.results, time.monotonic() - self._begin),
             planned=len(self.results),
-            left_out=engine.plan.left_out,
-            not_exercised=silent,
-            warnings=(*warnings, *self._record_errors),
-            seconds=time.perf_counter() - self._begin,
+            not_exercised=tuple(e for e in entries if all(e.source in texts for texts in unmet)),
+            warnings=(*warnings, *self._trouble),
         )
 
     @property
@@ -179,7 +172,7 @@ class Matrix:
             name = argument.partition("::")[0].partition("[")[0]
             module = self.config.option.pyargs and "/" not in name
             parts = name.split(".") if module else Path(name).parts
-            if "suite" not in parts and "benchmarks" not in parts:
+            if not {"suite", "benchmarks"} & set(parts[-2:]):
                 return True
         return False
 
@@ -212,7 +205,7 @@ class Matrix:
 
         result = from_json(json.loads(str(found)))
         self.results.append(result)
-        self._record(lambda recorder: recorder.write(result))
+        self._append(result)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object) -> None:
@@ -234,10 +227,14 @@ class Matrix:
             self._outputs.append(own)
         if not self.results:
             return
-        report = self.report
-        self._record(lambda recorder: recorder.finish(report.to_json()))
-        if session.exitstatus == pytest.ExitCode.OK and report.exit_status == 3:
-            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        from qkvac.report import INDECISIVE
+
+        self._close_record(session)
+        if session.exitstatus == pytest.ExitCode.OK:
+            if self._trouble:
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            elif self.report.exit_status == INDECISIVE:
+                session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         if self.results:
@@ -247,33 +244,34 @@ class Matrix:
                 started = ", ".join(f"{id} {count}" for id, count in sorted(self.starts.items()))
                 terminalreporter.write_line(f"processes started: {started}")
 
-    # --- the record ---------------------------------------------------------------------------
-
     def _open_record(self) -> None:
-        path = self.config.option.qkvac_record
-        engine = self.engine
-        if path is None:
-            return
-        from qkvac.environment import describe
-        from qkvac.record import Recorder
+        """Raises pytest.UsageError, before anything runs, for any option that makes no sense."""
+        from qkvac.execution import begin_record
 
-        environment = describe(engine.roster.entries, self.options)
-        try:
-            self._recorder = Recorder(Path(path), environment, {"tier": self.selection.tier})
-        except UsageError as error:
-            raise pytest.UsageError(str(error)) from error
+        engine, path = self.engine, self.config.option.qkvac_record
+        if path is not None:
+            try:
+                self._recorder = begin_record(engine, Path(path))
+            except UsageError as error:
+                raise pytest.UsageError(str(error)) from error
 
-    def _record(self, write: Callable[[Recorder], None]) -> None:
-        """Writes to the record, if there is one; a full disk ends the record and not the run."""
+    def _append(self, result: Result) -> None:
+        """Writes a result to the record; a full disk ends the record and not the run."""
         from qkvac.record import RecordError
 
-        if self._recorder is None:
-            return
-        try:
-            write(self._recorder)
-        except RecordError as error:
-            self._record_errors.append(str(error))
-            self._recorder = None
+        if self._recorder is not None and not self._trouble:
+            try:
+                self._recorder.write(result)
+            except RecordError as error:
+                self._trouble.append(str(error))
+
+    def _close_record(self, session: pytest.Session) -> None:
+        from qkvac.execution import end_record
+
+        if self._recorder is not None:
+            ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+            cut = session.shouldstop or session.shouldfail or self._trouble
+            self._trouble += end_record(self._recorder, self.report if ended and not cut else None)
 
 
 def to_property(result: Result) -> str:
