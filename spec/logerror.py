@@ -28,7 +28,7 @@ rounded at its own magnitude, not at that of z.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,16 +37,28 @@ from qkvac.spec.formats import FORMATS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-CALM = 2.0**-6
+CALM: Final = 2.0**-6
 """Below this θ, e^θ − 1 ≤ θ(1 + θ) and D ≥ 1 − Σ A(e^θ − 1) are sharp enough."""
 
-EXPONENT = 600.0
+EXPONENT: Final = 600.0
 """Exponents are cut here: the bound is trivial long before, and sums must not overflow."""
 
-UNDERFLOWS = 8
-"""λ an entry: exponential, quotient or product, the center's own, each at most twice."""
+UNDERFLOWS: Final = 3
+"""λ a weight: its exponential, its quotient, its storage."""
 
-FREE_OF_LOGARITHM = ("shifted, divided", "reciprocal")
+CENTER_UNDERFLOW: Final = 2.0**-1070
+"""The same for the center, which is evaluated in float64."""
+
+ARGUMENT: Final = 3
+"""Roundings of an exponential's argument: subtraction, constant log₂e, product."""
+
+EXPONENTIAL: Final = 6
+"""An exponential's relative error in u: 3 ulp."""
+
+RESCALE: Final = 8
+"""Relative error in u of rescaling by e^(old maximum − new maximum): exponential and product."""
+
+FREE_OF_LOGARITHM: Final = ("shifted, divided", "reciprocal")
 
 
 @dataclass(frozen=True)
@@ -67,23 +79,68 @@ class Weights:
     """Absolute error of each weight by underflow."""
 
 
-def softmax_error(
-    arithmetic: Arithmetic,
+@dataclass(frozen=True)
+class _Rows:
+    """A softmax along one axis: the true weights, and the logarithmic errors of their terms."""
+
+    axis: int
+    keys: Array | float
+    """Number of kept keys, one a row."""
+    depth: Array
+    """z, −inf where masked."""
+    normalizer: Array
+    """Σ e^z, one a row."""
+    value: Array
+    theta: Array
+    """θ; of no meaning where masked."""
+    fixed: float
+    """The part of θ that does not depend on the scores."""
+    logarithm: Array | float
+    """Relative error that the log-sum-exp gives to a whole row."""
+    doubt: float
+
+    def sum(self, terms: Array) -> Array:
+        return np.asarray(terms.sum(self.axis, keepdims=True))
+
+    def growth(self) -> tuple[Array, Array, Array]:
+        """(A(e^θ − 1), Σ A(1 − e^(−θ)), D); the latter two may be larger, and smaller."""
+        if self.calm:
+            growth = 1 + self.theta
+            growth *= self.theta
+            growth *= self.value
+            lost = self.sum(growth)
+            return growth, lost, 1 - lost
+        growth = self.value * np.expm1(np.minimum(self.theta, 1.0))
+        # A key whose own weight has underflowed counts by what its score may be at most.
+        raised = np.exp(np.minimum(self.depth + self.theta, EXPONENT)) / self.normalizer
+        growth = np.where(self.theta > 1, raised - self.value, growth)
+        lost = -self.sum(self.value * np.expm1(-self.theta))
+        return growth, lost, self.sum(self.value * np.exp(-self.theta))
+
+    @property
+    def calm(self) -> bool:
+        return bool(self.theta.max(initial=0.0) < CALM)
+
+    def doubted(self) -> Array | float:
+        """Factor for bounds that are proportional to A, as far as the center of A may be off."""
+        if self.doubt < 1 + 2.0**-20 or self.theta.max(initial=0.0) < 2.0**-24:
+            return 1.0
+        heard = np.where(self.depth + self.theta > -745, self.theta, 0.0)
+        worst = heard.max(self.axis, keepdims=True, initial=0.0)
+        return np.exp(np.minimum(6 * (self.doubt - 1) * worst, EXPONENT))
+
+
+def _rows(
+    a: Arithmetic,
     scores: Array,
     error: Array,
     axis: int,
     where: np.ndarray | None,
     doubt: float,
-) -> tuple[Array, Array, Weights]:
-    """A, the bound of |Â − A| for scores off by `error`, and what a product with A can use.
-
-    Entries that `where` masks are exactly 0, and so is their bound. `doubt` is 1 + 2**-53 over
-    the model's finest unit roundoff.
-    """
-    a, u, size = arithmetic, arithmetic.u_e, scores.shape[axis]
+) -> _Rows:
+    size, u = scores.shape[axis], a.u_e
     keys: Array | float = float(size)
     if where is not None:
-        where = np.broadcast_to(where, scores.shape)
         keys = where.sum(axis, keepdims=True, dtype=np.float64)
         scores, error = np.where(where, scores, -np.inf), np.where(where, error, 0.0)
     top = scores.max(axis, keepdims=True, initial=-np.inf)
@@ -99,68 +156,76 @@ def softmax_error(
     rival = error.max(axis, keepdims=True, initial=0.0)
     if not np.all(rival < 1):
         leading = (scores - error).max(axis, keepdims=True, initial=-np.inf)
-        rival = np.where(scores + error >= leading, error, 0.0).max(
-            axis, keepdims=True, initial=0.0
-        )
+        can_lead = np.where(scores + error >= leading, error, 0.0)
+        rival = can_lead.max(axis, keepdims=True, initial=0.0)
     blocks = -(-size // a.blocks) if a.blocks else 1
-    fixed = -np.log1p(-6 * u) + (8 * max(u, a.u_a) * blocks if blocks > 1 else 0.0)
-    steps = (1 + u) ** 3 - 1
-    visible = depth if where is None else np.where(where, depth, 0.0)
+    fixed = -np.log1p(-EXPONENTIAL * u)
+    fixed += RESCALE * max(u, a.u_a) * blocks if blocks > 1 else 0.0
+    steps = (1 + u) ** ARGUMENT - 1
     theta = (1 + steps) * error
-    theta -= steps * visible
+    theta -= steps * (depth if where is None else np.where(where, depth, 0.0))
     theta += steps * rival + fixed
 
-    lowest = "tiny" if a.flushes else "smallest"
-    floor = UNDERFLOWS * max(getattr(FORMATS[f], lowest) for f in (a.elementwise, a.storage))
-    summing = keys * (a.u_a + floor) + (u if u > a.u_a else 0.0)
     logarithm: Array | float = 0.0
     if a.softmax not in FREE_OF_LOGARITHM:
         # m and m + log l are rounded, and log l is 3 ulp off; S − L is longer by log l.
-        logarithm = np.expm1(u * (2 * (np.abs(top) + rival) + 11 * np.log(np.maximum(keys, 1))))
-    quotient = (1 + u) ** 2 * (1 + logarithm) - 1
+        length = 2 * (np.abs(top) + rival) + 11 * np.log(np.maximum(keys, 1))
+        logarithm = np.expm1(np.minimum(u * length, EXPONENT))
+    return _Rows(axis, keys, depth, normalizer, value, theta, float(fixed), logarithm, doubt)
 
-    largest = theta.max(initial=0.0)
-    if largest < CALM:
-        growth = 1 + theta
-        growth *= theta
-        growth *= value
-        total = lost = growth.sum(axis, keepdims=True)
-        remaining = 1 - lost
-    else:
-        growth = value * np.expm1(np.minimum(theta, 1.0))
-        raised = np.exp(np.minimum(depth + theta, EXPONENT)) / normalizer
-        growth = np.where(theta > 1, raised - value, growth)
-        total = growth.sum(axis, keepdims=True)
-        lost = -(value * np.expm1(-theta)).sum(axis, keepdims=True)
-        remaining = (value * np.exp(-theta)).sum(axis, keepdims=True)
+
+def softmax_error(
+    arithmetic: Arithmetic,
+    scores: Array,
+    error: Array,
+    axis: int,
+    where: np.ndarray | None,
+    doubt: float,
+) -> tuple[Array, Array, Weights]:
+    """A, the bound of |Â − A| for scores off by `error`, and what a product with A can use.
+
+    Entries that `where` masks are exactly 0, and so is their bound. `doubt` is 1 + 2**-53 over
+    the model's finest unit roundoff.
+    """
+    a, u = arithmetic, arithmetic.u_e
+    if where is not None:
+        where = np.broadcast_to(where, scores.shape)
+    rows = _rows(a, scores, error, axis, where, doubt)
+    value, theta = rows.value, rows.theta
+    lowest = "tiny" if a.flushes else "smallest"
+    floor = UNDERFLOWS * max(getattr(FORMATS[f], lowest) for f in (a.elementwise, a.storage))
+    floor += CENTER_UNDERFLOW
+    summing = rows.keys * (a.u_a + floor) + (u if u > a.u_a else 0.0)
+    single = (1 + u) ** 2 - 1
+    quotient = (1 + single) * (1 + rows.logarithm) - 1
+
+    growth, lost, remaining = rows.growth()
+    total = lost if rows.calm else rows.sum(growth)
     remaining = remaining * np.maximum(1 - summing, 0.0)
     bound = growth * ((1 + quotient) / remaining)
     bound += value * ((quotient + lost + summing) / remaining)
-    if largest >= CALM:
+    if not rows.calm:
         # Weights that underflow in float64 may matter once the maximum itself is uncertain.
-        raised = np.exp(np.minimum(depth + theta - np.log(normalizer * remaining), EXPONENT))
-        bound = np.where(remaining < 0.5, raised * (1 + quotient), bound)
-        below = total + summing
-        below = (below - np.expm1(-theta) + quotient) / (1 + below)
+        reach = rows.depth + theta - np.log(rows.normalizer * remaining)
+        raised = np.exp(np.minimum(reach, EXPONENT)) * (1 + quotient)
+        bound = np.where(remaining < 0.5, raised, bound)
+        below = (total + summing - np.expm1(-theta) + quotient) / (1 + total + summing)
         bound = np.maximum(bound, value * np.minimum(below, 1.0))
-    if doubt > 1 + 2.0**-20 and largest > 2.0**-24:
-        heard = np.where(depth + theta > -745, theta, 0.0).max(axis, keepdims=True, initial=0.0)
-        grown = np.exp(np.minimum(6 * (doubt - 1) * heard, EXPONENT))
-        growth, total, bound = growth * grown, total * grown, bound * grown
-        remaining = remaining / grown
+    doubted = rows.doubted()
+    growth, total, bound = growth * doubted, total * doubted, bound * doubted
     if not bound.max(initial=0.0) < 0.5:
         limit = np.maximum(value, 1 - value) if doubt < 1.5 else np.ones_like(value)
         # Where nothing is left of the denominator, 0/0 stands for any weight at all.
-        bound = np.fmin(bound, limit + (quotient + fixed + summing))
+        bound = np.fmin(bound, limit + (single + rows.fixed + summing))
     bound += floor
-    if not np.isfinite(largest):
+    if not np.all(np.isfinite(theta)):
         bound = np.where(np.isfinite(theta).all(axis, keepdims=True), bound, np.inf)
     if where is not None:
         bound = np.where(where, bound, 0.0)
-    stored = a.u_s if a.u_s > u else 0.0
-    single = (1 + u) ** 2 * (1 + stored) - 1
-    common = (1 + logarithm) / np.maximum(1 - summing, 0.0) - 1
-    return value, bound, Weights(growth, total, remaining, common, single, floor)
+    if a.u_s > u:
+        single = (1 + single) * (1 + a.u_s) - 1
+    common = (1 + rows.logarithm) / np.maximum(1 - summing, 0.0) - 1
+    return value, bound, Weights(growth, total, remaining / doubted, common, single, floor)
 
 
 def weighted_error(
