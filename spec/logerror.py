@@ -61,6 +61,14 @@ RESCALE: Final = 8
 FREE_OF_LOGARITHM: Final = ("shifted, divided", "reciprocal")
 
 
+def compound(*errors: float | Array) -> Any:
+    """Π(1 + error) − 1, without the cancellation that would lose u = 2**-53."""
+    total: float | Array = 0.0
+    for error in errors:
+        total = total + error + total * error
+    return total
+
+
 @dataclass(frozen=True)
 class Weights:
     """Errors of a softmax over its last axis, which a product with it can use more sharply."""
@@ -161,7 +169,7 @@ def _rows(
     blocks = -(-size // a.blocks) if a.blocks else 1
     fixed = -np.log1p(-EXPONENTIAL * u)
     fixed += RESCALE * max(u, a.u_a) * blocks if blocks > 1 else 0.0
-    steps = (1 + u) ** ARGUMENT - 1
+    steps = compound(*[u] * ARGUMENT)
     theta = (1 + steps) * error
     theta -= steps * (depth if where is None else np.where(where, depth, 0.0))
     theta += steps * rival + fixed
@@ -196,8 +204,8 @@ def softmax_error(
     floor = UNDERFLOWS * max(getattr(FORMATS[f], lowest) for f in (a.elementwise, a.storage))
     floor += CENTER_UNDERFLOW
     summing = rows.keys * (a.u_a + floor) + (u if u > a.u_a else 0.0)
-    single = (1 + u) ** 2 - 1
-    quotient = (1 + single) * (1 + rows.logarithm) - 1
+    single = compound(u, u)
+    quotient = compound(single, rows.logarithm)
 
     growth, lost, remaining = rows.growth()
     total = lost if rows.calm else rows.sum(growth)
@@ -223,8 +231,8 @@ def softmax_error(
     if where is not None:
         bound = np.where(where, bound, 0.0)
     if a.u_s > u:
-        single = (1 + single) * (1 + a.u_s) - 1
-    common = (1 + rows.logarithm) / np.maximum(1 - summing, 0.0) - 1
+        single = compound(single, a.u_s)
+    common = (rows.logarithm + summing) / np.maximum(1 - summing, 0.0)
     return value, bound, Weights(growth, total, remaining / doubted, common, single, floor)
 
 

@@ -34,7 +34,7 @@ import numpy as np
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.equations import Program, evaluate
 from qkvac.spec.formats import FORMATS
-from qkvac.spec.logerror import Weights, softmax_error, weighted_error
+from qkvac.spec.logerror import Weights, compound, softmax_error, weighted_error
 from qkvac.spec.rearrangements import Rearrangement, Rearrangements
 from qkvac.spec.scalar import Scalar
 
@@ -94,7 +94,7 @@ class Rounding(Rearrangements):
         used = [*formats, FORMATS[a.operands]] if a.u_o else formats
         self.u_held = max(FORMATS[a.scores].unit, a.u_e)
         self.u_scale = max(f.unit for f in formats)
-        self.product = (1 + a.u_a) * (1 + a.u_o) ** 2 - 1 if a.u_o else a.u_a
+        self.product = compound(a.u_a, a.u_o, a.u_o)
         self.floor = max(f.tiny if a.flushes else f.smallest for f in used)
         self.stores_parts = self.u_scale > a.u_a
         self.doubt = 1 + FORMATS["float64"].unit / min(f.unit for f in formats)
@@ -106,7 +106,7 @@ class Rounding(Rearrangements):
         value = np.asarray(array, dtype=np.float64)
         size, grain = np.abs(value), self.arithmetic.u_s
         if roundings:
-            error = ((1 + grain) ** roundings - 1) * size + roundings * self.floor * (size > 0)
+            error = compound(*[grain] * roundings) * size + roundings * self.floor * (size > 0)
             return OpenSum(value, size + error, error, grain=grain)
         tiny = FORMATS[self.arithmetic.storage].tiny
         if self.arithmetic.flushes and np.any((size < tiny) & (size > 0)):
@@ -122,8 +122,7 @@ class Rounding(Rearrangements):
 
     def charge(self, x: OpenSum, unit: float) -> Array | None:
         """Roundings of the summation, and of its parts' storage in a format of this unit."""
-        relative = (x.terms - 1) * self.arithmetic.u_a
-        relative += x.factor + relative * x.factor
+        relative = compound((x.terms - 1) * self.arithmetic.u_a, x.factor)
         if relative == 0 and not x.stored:
             return None
         charge = x.size * relative
@@ -230,11 +229,10 @@ class Rounding(Rearrangements):
             scaled = replace(scaled, value=x.value * factor)
         if abs(factor) == 1:
             return scaled
-        roundings = (1 + self.u_scale) ** SCALE_ROUNDINGS - 1
         return replace(
             scaled,
             error=self.underflow(scaled.error, x.size, 2 * self.floor),
-            factor=x.factor + roundings + x.factor * roundings,
+            factor=compound(x.factor, *[self.u_scale] * SCALE_ROUNDINGS),
         )
 
     def multiply(self, x: OpenSum, y: OpenSum) -> OpenSum:
