@@ -89,6 +89,7 @@ class Matrix:
         deviations = given.qkvac_known_deviations
         return Options(
             timeout=given.qkvac_timeout,
+            threads=given.qkvac_threads,
             memory=size(given.qkvac_memory) if given.qkvac_memory else 0,
             strict=given.qkvac_strict,
             deviations=Path(deviations) if deviations else None,

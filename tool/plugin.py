@@ -43,6 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("record", "write a record of the run to FILE (JSON Lines)", metavar="FILE")
     option("known-deviations", "add the known deviations in FILE", metavar="FILE")
     option("timeout", "seconds a case may take", type=float, metavar="SECONDS", default=60.0)
+    option("threads", "threads of a tested process", type=int, metavar="N", default=1)
     option("memory", "memory a tested process may use: 4G", metavar="SIZE")
 
 
@@ -75,7 +76,7 @@ def _given(config: pytest.Config) -> list[str]:
     """Options of this plugin that differ from their defaults."""
     chosen = {name: value for name, value in vars(config.option).items() if value}
     chosen = {name: value for name, value in chosen.items() if name.startswith("qkvac_")}
-    unset = {"qkvac_tier": "default", "qkvac_timeout": 60.0}
+    unset = {"qkvac_tier": "default", "qkvac_timeout": 60.0, "qkvac_threads": 1}
     return [
         f"--{name.replace('_', '-')}" for name, value in chosen.items() if value != unset.get(name)
     ]

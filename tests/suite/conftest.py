@@ -1,0 +1,30 @@
+"""Leaves out the tests whose libraries are not installed, and says so.
+
+The suite's own tests compare with independent libraries and generate inputs; those come with
+`pip install 'qkvac[dev]'`. An installed qkvac without them still has tests to run.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+LIBRARIES = [name for name in ("hypothesis", "mpmath", "gmpy2") if find_spec(name) is None]
+"""Libraries of the extra `dev` that are missing."""
+
+IMPORT = re.compile(rf"^(?:import|from) (?:{'|'.join(LIBRARIES)})\b", re.MULTILINE)
+
+
+def pytest_report_header() -> list[str]:
+    if not LIBRARIES:
+        return []
+    return [f"qkvac: tests left out for want of {', '.join(LIBRARIES)} (pip install 'qkvac[dev]')"]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not LIBRARIES or collection_path.suffix != ".py":
+        return None
+    return True if IMPORT.search(collection_path.read_text(encoding="utf-8")) else None
