@@ -85,6 +85,8 @@ class Weights:
     """Relative error of each weight by itself: the quotient's two roundings, and storage."""
     floor: float
     """Absolute error of each weight by underflow."""
+    rise: float
+    """Upper bound of every e^θ − 1, cut at 1: larger growth is within the weights' own bounds."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,9 @@ def softmax_error(
     if a.u_s > u:
         single = compound(single, a.u_s)
     common = (rows.logarithm + summing) / np.maximum(1 - summing, 0.0)
-    return value, bound, Weights(growth, total, remaining / doubted, common, single, floor)
+    rise = float(np.minimum(2 * theta.max(initial=0.0), 1.0))
+    weights = Weights(growth, total, remaining / doubted, common, single, floor, rise)
+    return value, bound, weights
 
 
 def weighted_error(
@@ -267,7 +271,8 @@ def weighted_error(
     deviation = np.maximum(deviation, 0.0) + 2.0**-46 * square + 2.0**-1000
     moved = unit * np.sqrt(total * deviation) / weights.remaining
     common = weights.common
-    error = moved * (1 + common) + common * np.abs(product) + doubt * from_values
+    error = moved * (1 + common) + common * np.abs(product)
+    error += (1 + (doubt - 1) * weights.rise) * from_values
     error += weights.single / (1 - weights.single) * size
     error += weights.floor * np.abs(values).sum(-2, keepdims=True)
     error *= 1 + common + total / weights.remaining
