@@ -23,7 +23,7 @@ import numpy as np
 from qkvac.protocol import Message, ProtocolError, read, write
 from qkvac.spec import enclosure
 from qkvac.spec.attention import SPEC_VERSION
-from qkvac.spec.clauses import SHARPNESS, Certify
+from qkvac.spec.clauses import Certify
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.equations import Program
 
@@ -176,7 +176,7 @@ def _digest(arrays: Mapping[str, Array], text: Sequence[str] = ()) -> str:
 def _sharp(values: Certified, bound: Mapping[str, Array] | None) -> bool:
     """Whether known values are as sharp as they would be computed for these bounds."""
     return all(
-        bool(np.all(values[name].radius <= limit * SHARPNESS))
+        bool(np.all(values[name].sharp(limit)))
         for name, limit in (bound or {}).items()
         if name in values
     )

@@ -42,19 +42,19 @@ class Engine:
         self.selection = selection
         self.options = options or Options()
         self.deviations = Deviations.load(self.options.deviations)
+        self.starts = dict[str, int]()
+        """Processes that were started, by subject id."""
+        self.warnings = list[str]()
+        """What went wrong without changing a result, one line each."""
         self._ready = dict[str, Worker]()
+        self._runner: tuple[Entry, Runner] | None = None
+        self._current: tuple[Job, dict[str, Result]] | None = None
         self.roster = roster or survey(selection, self.options, self._ready)
         try:
             self.plan: Plan = plan(self.roster, selection)
         except BaseException:
             self.close()
             raise
-        self.starts = dict[str, int]()
-        """Processes that were started, by subject id."""
-        self.warnings = list[str]()
-        """What went wrong without changing a result, one line each."""
-        self._runner: tuple[Entry, Runner] | None = None
-        self._current: tuple[Job, dict[str, Result]] | None = None
 
     @property
     def cells(self) -> tuple[Cell, ...]:

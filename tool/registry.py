@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import importlib
 import importlib.util
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,7 +79,9 @@ def backend(name: str) -> Backend:
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
     module = importlib.import_module(f"qkvac.backends.{name}")
-    return Backend(name, dict(module.QKVAC), module.unavailable)
+    # The same plain values that a port's declaration arrives in.
+    declared: dict[str, Any] = json.loads(json.dumps(module.QKVAC))
+    return Backend(name, declared, module.unavailable)
 
 
 def backends() -> tuple[Backend, ...]:

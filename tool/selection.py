@@ -59,7 +59,7 @@ class Selection:
         known = [case.id for name in tested_profiles() for case in _drawn(name, self.seeds)]
         for pattern in self.cases:
             if not any(_matches(id, pattern) for id in known):
-                raise unknown("case", pattern, known)
+                raise unknown("case", pattern, known, "qkvac cases")
 
     def chosen(self, profile: str) -> Iterator[Case]:
         """Selected cases of a profile in the order of the spec, of every tier; draws follow."""
@@ -97,7 +97,7 @@ def find_case(id: str) -> Case:
     base, _, draw = id.rpartition("/s")
     if base in known and known[base].random and draw.isdecimal():
         return known[base].drawn(int(draw))
-    raise unknown("case", id, known)
+    raise unknown("case", id, known, "qkvac cases")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -46,11 +45,13 @@ def show(report: Report, console: Console) -> None:
         results = [result for result in report.results if result.cell.profile == profile]
         if len(subjects) == 1:
             console.print(_one(results, profile))
+            console.print()
         else:
             for dtype in DTYPES:
                 those = [result for result in results if result.cell.dtype == dtype]
                 if those:
                     console.print(_many(report, those, profile, dtype))
+                    console.print()
     if len(subjects) > 1 and report.identities:
         console.print(
             "Largest error over its bound. Equal letters in a column: bit for bit equal wherever "
@@ -75,7 +76,7 @@ def show(report: Report, console: Console) -> None:
 
 def table(*headers: str) -> Table:
     """An empty table in the style of all tables here."""
-    rows = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    rows = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for header in headers:
         rows.add_column(header, no_wrap=True)
     return rows
@@ -120,7 +121,7 @@ def _worst_status(results: Iterable[Result]) -> str:
     order = (
         *(Status.CRASH, Status.TIMEOUT, Status.ERROR, Status.FAILED, Status.MISSING),
         *(Status.UNEXPECTED_PASS, Status.KNOWN_DEVIATION, Status.PASSED, Status.INDECISIVE),
-        *NOT_RUN,
+        *reversed(NOT_RUN),
     )
     return next((status for status in order if status in found), "")
 
@@ -166,6 +167,8 @@ def _left_out(report: Report) -> list[str]:
             reason = result.reason or ""
             if result.status == Status.NOT_REPORTED:
                 reason = result.cell.quantity
+            elif result.status == Status.INDECISIVE:
+                reason = "the bounds are too wide to tell"
             reasons[result.status, reason, subject] += 1
     merged = dict[tuple[str, str], list[str]]()
     for (status, reason, subject), _ in reasons.items():

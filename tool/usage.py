@@ -10,10 +10,15 @@ class UsageError(Exception):
     """The request cannot be carried out; the message says what to do (exit status 2)."""
 
 
-def unknown(kind: str, word: str, known: Iterable[str]) -> UsageError:
-    """What to raise for a name that does not exist, with the nearest one that does."""
+def unknown(kind: str, word: str, known: Iterable[str], listed_by: str = "") -> UsageError:
+    """What to raise for a name that does not exist, with the nearest one that does.
+
+    `listed_by` is the command that lists the names where there are many.
+    """
     names = list(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
-    listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    return UsageError(f"unknown {kind} {word!r}{hint} (known: {listed or 'none'})")
+    listed = f"known: {', '.join(names) or 'none'}"
+    if listed_by:
+        listed = f"`{listed_by}` lists all {len(names)}"
+    return UsageError(f"unknown {kind} {word!r}{hint} ({listed})")
