@@ -34,6 +34,9 @@ from qkvac.spec.scalar import Scalar
 PAIR_UNIT: Final = 2.0**-102
 """Relative error of a sum or product of two pairs: at most 2**-104, with room."""
 
+VANISHING: Final = -745.2
+"""Logarithms of what is below GRID/2, whose own is -745.13."""
+
 BLOCK: Final = 1 << 13
 """Entries of a softmax that are worked on at once, so that they stay in the cache."""
 
@@ -94,7 +97,7 @@ class DoubleDoubleAlgebra(Rearrangements):
         (xh, xl, xr), (yh, yl, yr) = x.parts, y.parts
         s, e = two_sum(xh, yh)
         hi, lo = fast_two_sum(s, e + (xl + yl))
-        radius = (np.abs(xh) + np.abs(yh)) * PAIR_UNIT + GRID
+        radius = (np.abs(xh) + np.abs(yh)) * PAIR_UNIT + 2 * GRID
         return settled(hi, lo, (radius + (xr + yr)) * inflation(2))
 
     def subtract(self, x: DoubleDouble, y: DoubleDouble) -> DoubleDouble:
@@ -156,7 +159,8 @@ class DoubleDoubleAlgebra(Rearrangements):
         step = max(1, BLOCK // max(keys, 1))
         for start in range(0, count if keys else 0, step):
             part = slice(start, start + step)
-            block = weights(*(row[part] for row in rows), None if kept is None else kept[part])
+            hi, lo, radius = (row[part] for row in rows)
+            block = weights(hi, lo, radius, None if kept is None else kept[part])
             for target, values in zip(out, block, strict=True):
                 target[part] = values
         if kept is not None:
@@ -254,7 +258,7 @@ def _unscaled(hi: Array, lo: Array, radius: float, exponent: Array) -> tuple[Arr
     big, small = scaled(hi, lo, exponent)
     spread = np.ldexp(radius, exponent)
     # A pair may lose half a GRID where it underflows, its radius another half.
-    return big, small, spread + np.where(spread < 2.0**-900, GRID, 0.0)
+    return big, small, spread + np.where(spread < 2.0**-900, 2 * GRID, 0.0)
 
 
 # --- softmax -------------------------------------------------------------------------------
@@ -279,13 +283,14 @@ def weights(hi: Array, lo: Array, radius: Array, kept: Array | None) -> tuple[Ar
     p, error = two_product(head, inverse)
     error += head * inverse_lo + tail * inverse
     w, w_lo = scaled(*fast_two_sum(p, error), power)
-    if far.any():
-        w, w_lo = np.where(far, 0.0, w), np.where(far, 0.0, w_lo)
-    largest = np.max(np.abs(np.where(np.isneginf(scores), 0.0, scores)), -1, keepdims=True)
-    log_error = radius + (largest * (4 * PAIR_UNIT) + 2 * EXP_ERROR)
+    size = np.abs(hi) + np.abs(top)
+    log_error = radius + (size * (2 * PAIR_UNIT) + 2 * EXP_ERROR)
     if kept is not None:
         log_error = np.where(kept, log_error, 0.0)
     spread = weight_radius(w, log_error, z, sum_error, PAIR_UNIT, 2 * GRID)
+    # The sum is at least that of the largest, so this leaves no value in reach of half a GRID.
+    slack = np.max(np.where(z > -1.0, log_error, 0.0), axis=-1, keepdims=True, initial=0.0)
+    spread = np.where((w == 0) & (z + log_error + slack < VANISHING), GRID, spread)
     spread = np.where(known & np.isfinite(inverse), spread, np.inf)
     if kept is not None:
         spread = np.where(kept, spread, 0.0)

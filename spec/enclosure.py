@@ -4,7 +4,9 @@ The true value of a quantity lies within hi + lo ± radius, entry by entry, in t
 arrays. Where nothing is known, because an operand is infinite or NaN, hi is NaN; where the true
 value certainly leaves the range of float64, hi is ±inf; the radius is infinite in both cases.
 
-A radius is 0 or at least GRID = 2**-1074, which is also the finest spacing of hi and lo.
+A radius is 0 or at least GRID = 2**-1074, which is also the finest spacing of hi and lo. Around
+0 a radius of exactly GRID is reserved: it says that the true value is below GRID/2 in magnitude,
+so that every format rounds it to 0.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ PRECISIONS: Final = (128, 256, 512, 1024, 2048, 4096)
 
 _OVERFLOW: Final = arb(2**1024 - 2**970)
 """Numbers from here on round to infinity in float64."""
+
+_VANISHING: Final = arb(2) ** -1075
+"""Numbers below this round to 0 in float64."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,8 @@ class Enclosure:
             beyond = np.isinf(self.hi)
             value = np.where(beyond, self.hi, value) + 0.0
             narrow = value if dtype == "float64" else value.astype(np.float32)
-            return narrow.astype(numpy_dtype(dtype)), (low == high) | beyond
+            vanishing = (self.hi == 0) & (self.lo == 0) & (self.radius <= GRID)
+            return narrow.astype(numpy_dtype(dtype)), (low == high) | beyond | vanishing
 
     def arrays(self) -> dict[str, Array]:
         """The three float64 arrays, for a cache."""
@@ -156,9 +162,10 @@ def _from_balls(value: Balls) -> Enclosure:
     # lo was rounded by at most u·|lo|; where lo or the radius underflows, each by half a GRID.
     slack = np.abs(lo) * (2 * UNIT)
     underflow = (slack + radius < 2.0**-960) & ((lo != 0) | (radius != 0))
-    for i in np.flatnonzero((lo == 0) & (radius == 0)):
-        underflow[i] = not rest[i].is_zero()
     radius = (radius + slack) * (1.0 + 4 * UNIT) + np.where(underflow, GRID, 0.0)
+    for i in np.flatnonzero((lo == 0) & (radius == 0)):
+        if not rest[i].is_zero():
+            radius[i] = GRID if abs(flat[i]) < _VANISHING else 2 * GRID
     beyond = np.zeros(hi.shape, bool)
     for i in np.flatnonzero(np.isinf(hi)):
         beyond[i] = flat[i].is_finite() and bool(abs(flat[i]) >= _OVERFLOW)
@@ -177,7 +184,8 @@ def _rounded(hi: Array, lo: Array, chosen: Format) -> Array:
     head = np.where((tail != 0) & even, np.nextafter(head, np.copysign(np.inf, tail)), head)
     last = np.maximum(np.frexp(head)[1] - 1, chosen.emin) - (chosen.precision - 1)
     value = np.ldexp(np.rint(np.ldexp(head, -last)), last)
-    return np.where(np.abs(value) > chosen.largest, np.copysign(np.inf, value), value)
+    bounded: Array = np.where(np.abs(value) > chosen.largest, np.copysign(np.inf, value), value)
+    return bounded
 
 
 # --- certification -------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from qkvac.spec.equations import Masks
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = npt.NDArray[Any]
 Rearrangement = Callable[[Array], Array]
 
 DEFAULTS: Final[Mapping[str, str]] = {"empty_row": "zeros", "causal_alignment": "top-left"}
@@ -75,7 +76,7 @@ class Rearrangements(Masks):
 
     def head(self, x: Any, count: int, axis: int) -> Any:
         """The first `count` entries along an axis."""
-        return _rearranged(x, lambda a: a[(..., slice(count), *(slice(None),) * (-axis - 1))])
+        return _rearranged(x, lambda a: np.take(a, range(count), axis=axis))
 
     def lift(self, x: Any, axis: int, count: int) -> Any:
         """Insert `count` axes of size 1 before the trailing axis `axis`."""
@@ -90,11 +91,11 @@ class Rearrangements(Masks):
         """Row index[…] of table[…, t, d]; leading axes of the table belong to the index's."""
 
         def rows(a: Array) -> Array:
-            if a.ndim == 2:
-                return a[index]
+            after = (1,) * (index.ndim - (a.ndim - 2))
             grids = np.ix_(*(np.arange(size) for size in a.shape[:-2]))
-            after = index.ndim - (a.ndim - 2)
-            return a[(*(grid.reshape(*grid.shape, *(1,) * after) for grid in grids), index)]
+            place = (*(grid.reshape(*grid.shape, *after) for grid in grids), index)
+            taken: Array = a[place]
+            return taken
 
         return _rearranged(table, rows)
 

@@ -519,3 +519,35 @@ def test_enclosures_survive_as_plain_arrays():
         Enclosure.from_arrays({"hi": found.hi, "lo": found.lo})
     with pytest.raises(ValueError, match="consists of"):
         Enclosure.from_arrays(arrays | {"lo": found.lo[:1]})
+
+
+@everyone
+def test_a_weight_below_half_the_smallest_double_certainly_rounds_to_zero(carrier):
+    """exp(-745.133) is just below 2**-1075, exp(-745.1) above it."""
+    program = parse("S[n, m]\nA[n, m] = softmax(S, axis=1)")
+    scores = np.array([[0.0, -745.0, -745.1, -745.3, -760.0, -1e6, -1e300]])
+    found = run(carrier, program, {"S": scores}, {"n": 1, "m": 7})["A"]
+    assert misses(found, truth(program, {"S": scores}, {"n": 1, "m": 7})["A"]) == []
+    value, certain = found.rounded("float64")
+    if carrier != "interval":
+        assert certain[0].tolist()[3:] == [True] * 4
+        assert not certain[0, 1:3].any()
+        assert value[0, 3:].tolist() == [0.0] * 4
+    value, certain = found.rounded("float32")
+    assert certain.all()
+    assert value.tolist() == [[1.0, *[0.0] * 6]]
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), name=st.sampled_from(["float32", "bfloat16", "float16"]))
+def test_sums_that_fit_into_a_double_have_no_radius(seed, name):
+    rng = np.random.default_rng(seed)
+    inputs, sizes = attention_case(seed, "normal", 4, 3, 2)
+    places = 2.0 ** -rng.integers(1, 7)
+    inputs = {
+        k: (np.rint(x / places) * places).astype(numpy_dtype(name)) for k, x in inputs.items()
+    }
+    true, found = truth(ATTENTION, inputs, sizes), certify(ATTENTION, inputs, sizes, name)
+    for quantity in ("Q", "K", "V", "Ω"):
+        assert (found[quantity].radius == 0).all()
+        assert misses(found[quantity], true[quantity]) == []
