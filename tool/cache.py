@@ -34,7 +34,6 @@ KEPT: Final = ("float64",)
 """Dtypes whose certified values take longer to compute than to read from a disk."""
 MEMORY: Final = 256 << 20
 """Bytes of certified values that one process remembers."""
-PARTS: Final = ("hi", "lo", "radius")
 
 
 def default_folder() -> Path:
@@ -183,12 +182,16 @@ def _sharp(values: Certified, bound: Mapping[str, Array] | None) -> bool:
 
 
 def _weight(values: Certified) -> int:
-    return sum(getattr(value, part).nbytes for value in values.values() for part in PARTS)
+    return sum(part.nbytes for value in values.values() for part in value.arrays().values())
 
 
 def _encoded(limits: str, values: Certified) -> bytes:
     """An entry as bytes: a SHA-256, then a frame of the protocol."""
-    arrays = {f"{n}.{part}": getattr(v, part) for n, v in values.items() for part in PARTS}
+    arrays = {
+        f"{name}.{part}": array
+        for name, value in values.items()
+        for part, array in value.arrays().items()
+    }
     buffer = io.BytesIO()
     write(buffer, Message({"limits": limits, "names": list(values)}, arrays))
     frame = buffer.getvalue()
@@ -200,6 +203,12 @@ def _decoded(data: bytes) -> tuple[str, Certified]:
         raise ValueError("the checksum is wrong")
     message = read(io.BufferedReader(io.BytesIO(data[32:])))
     return message.header["limits"], {
-        name: Enclosure(*(message.arrays[f"{name}.{part}"] for part in PARTS))
+        name: Enclosure.from_arrays(
+            {
+                key.rpartition(".")[2]: array
+                for key, array in message.arrays.items()
+                if key.rpartition(".")[0] == name
+            }
+        )
         for name in message.header["names"]
     }

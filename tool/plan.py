@@ -12,7 +12,7 @@ from qkvac import checks
 from qkvac.cells import Cell, Status
 from qkvac.declaration import DTYPES
 from qkvac.roster import Entry, Roster
-from qkvac.selection import Selection, tested_profiles
+from qkvac.selection import Selection, profiles_with_cases
 from qkvac.spec.attention import PROFILES
 from qkvac.spec.cases import Case
 from qkvac.usage import UsageError
@@ -85,7 +85,7 @@ def _dtypes(entry: Entry, selection: Selection) -> tuple[str, ...]:
 def _jobs(entry: Entry, dtype: str, selection: Selection) -> tuple[list[Job], int]:
     jobs = list[Job]()
     left_out = 0
-    for name in tested_profiles():
+    for name in profiles_with_cases():
         profile = PROFILES[name]
         offered = name in entry.declaration.profiles
         for case in selection.chosen(name):

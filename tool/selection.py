@@ -22,7 +22,7 @@ COMPILE_ALLOWANCE: Final = 4.0
 
 
 @cache
-def tested_profiles() -> tuple[str, ...]:
+def profiles_with_cases() -> tuple[str, ...]:
     """Profiles that have cases."""
     return tuple(name for name in PROFILES if cases(name))
 
@@ -50,13 +50,13 @@ class Selection:
             if dtype not in DTYPES:
                 raise unknown("dtype", dtype, DTYPES)
         for profile in self.profiles:
-            if profile not in tested_profiles():
-                raise unknown("profile", profile, tested_profiles())
+            if profile not in profiles_with_cases():
+                raise unknown("profile", profile, profiles_with_cases())
         if self.tier not in TIERS:
             raise unknown("tier", self.tier, TIERS)
         if self.seeds < 0:
             raise UsageError(f"--seeds {self.seeds}: it is a number of additional draws")
-        known = [case.id for name in tested_profiles() for case in _drawn(name, self.seeds)]
+        known = [case.id for name in profiles_with_cases() for case in _drawn(name, self.seeds)]
         for pattern in self.cases:
             if not any(_matches(id, pattern) for id in known):
                 raise unknown("case", pattern, known, "qkvac cases")
@@ -91,7 +91,7 @@ def _drawn(profile: str, seeds: int) -> tuple[Case, ...]:
 @cache
 def find_case(id: str) -> Case:
     """The case of an id, that of a further draw included; raises UsageError for an unknown one."""
-    known = {case.id: case for name in tested_profiles() for case in cases(name)}
+    known = {case.id: case for name in profiles_with_cases() for case in cases(name)}
     if id in known:
         return known[id]
     base, _, draw = id.rpartition("/s")

@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from qkvac.registry import Backend, backends
-from qkvac.selection import Selection, find_case, tested_profiles
+from qkvac.selection import Selection, find_case, profiles_with_cases
 from qkvac.spec import text
 from qkvac.spec.attention import CONVENTIONS, PROFILES, SPEC_VERSION, Arithmetic
 from qkvac.spec.cases import Case
@@ -92,7 +92,7 @@ def show_cases(profiles: tuple[str, ...], patterns: tuple[str, ...], form: str) 
     """Ids and reasons of the selected cases."""
     selection = Selection(profiles=profiles, cases=patterns, tier="full")
     selection.check()
-    chosen = [case for name in tested_profiles() for case in selection.chosen(name)]
+    chosen = [case for name in profiles_with_cases() for case in selection.chosen(name)]
     if form == "json":
         click.echo(json.dumps([_case(case) for case in chosen], ensure_ascii=False, indent=1))
         return

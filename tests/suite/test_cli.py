@@ -1,0 +1,306 @@
+"""The command line: exit statuses, one clear line for bad input, and readable output."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import qkvac
+from qkvac.cli import main
+from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QKVAC_CACHE", str(tmp_path / "cache"))
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, captured.out, captured.err
+
+
+def qkvac_process(*words: str, **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "qkvac", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+WRONG = "def attention(*arrays): return 2 * plain(*arrays)[-1]"
+
+
+# --- check and run ---------------------------------------------------------------------------
+
+
+def test_a_right_port_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = command(capsys, "check", write(tmp_path), "--case", "normal/[36]*")
+    assert (status, err) == (0, "")
+    assert "IDENTICAL: my_port@cpu computes the same attention" in out
+    assert "proves nothing about" in " ".join(out.split())
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_wrong_port_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port = write(tmp_path, WRONG)
+    status, out, err = command(capsys, "check", port, "--case", SMALL, "--dtype", "float32")
+    assert (status, err) == (1, "")
+    assert "C: failed, clause B, the bound" in out
+    assert f"again: qkvac check {port} --case attention/{SMALL} --dtype float32" in out
+    assert "NOT IDENTICAL: my_port@cpu deviates from the spec in C." in out
+
+
+def test_nothing_decisive_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """
+    QKVAC = {"supports": ["empty"]}
+    def attention(X, *W):
+        return {"C": X @ W[2]} if len(X) == 0 else plain(X, *W)
+    """
+    port = write(tmp_path, text)
+    status, out, _ = command(capsys, "check", port, "--case", "empty/*")
+    assert status == 3
+    assert "NOTHING PROVED" in out
+
+
+def test_a_module_can_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, name="some_module")
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = command(capsys, "check", "some_module", "--case", SMALL)
+    assert status == 0
+    assert "some_module@cpu" in out
+
+
+def test_run_takes_backends(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("run", "--backend", "numpy", "--case", SMALL, "--dtype", "float16")
+    status, out, _ = command(capsys, *words)
+    assert status == 0
+    assert "numpy/eager@cpu computes the same attention as the spec in float16." in out
+
+
+def test_json_holds_totals_and_every_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("check", write(tmp_path), "--case", SMALL, "--format", "json")
+    status, out, _ = command(capsys, *words)
+    found = json.loads(out)
+    assert (status, found["exit_status"]) == (0, 0)
+    assert len(found["results"]) == sum(found["counts"].values())
+    assert {"cell", "status", "digest"} <= found["results"][0].keys()
+
+
+def test_list_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port = write(tmp_path, "def attention(*arrays): raise SystemExit('never')")
+    words = ("check", port, "--case", SMALL, "--dtype", "float32", "--list")
+    status, out, _ = command(capsys, *words)
+    assert status == 0
+    assert out.splitlines()[0] == f"my_port@cpu-float32-attention/{SMALL}-Q"
+    _, again, _ = command(capsys, *words, "--format", "json")
+    assert json.loads(again) == out.splitlines()
+
+
+def test_the_first_failure_can_end_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("check", write(tmp_path, WRONG), "--case", "normal/*", "-x", "-n", "1")
+    status, out, _ = command(capsys, *words)
+    assert status == 1
+    assert "1 failed" in out
+    assert "not run" in out
+
+
+def test_seeds_add_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("check", write(tmp_path), "--case", f"{SMALL}*", "--seeds", "2", "--list")
+    _, out, _ = command(capsys, *words)
+    drawn = {line.partition("-")[2] for line in out.splitlines() if line.endswith("-Q")}
+    assert drawn == {
+        f"{dtype}-attention/{SMALL}{draw}-Q"
+        for dtype in ("float64", "float32")
+        for draw in ("", "/s1", "/s2")
+    }
+
+
+def test_a_record_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.jsonl"
+    words = ("check", write(tmp_path), "--case", SMALL, "--record", str(path))
+    assert command(capsys, *words)[0] == 0
+    assert json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["kind"] == "footer"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_record_on_a_full_disk_is_bad_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("check", write(tmp_path), "--case", SMALL, "--record", "/dev/full")
+    status, out, err = command(capsys, *words)
+    assert (status, out) == (2, "")
+    assert "No space left" in err
+
+
+# --- bad input -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "--backend", "trch"), "did you mean torch?"),
+        (("run", "--dtype", "float23"), "did you mean float32?"),
+        (("run", "--case", "norml/6x3x2"), "`qkvac cases` lists all"),
+        (("run", "--profile", "attenton"), "did you mean attention?"),
+        (("run", "--device", "cpuu", "-b", "numpy"), "did you mean cpu?"),
+        (("run", "--tier", "huge"), "'full'"),
+        (("run", "--memory", "much"), "write 4G or 512M"),
+        (("run", "--timeout", "0"), "more than 0"),
+        (("run", "-n", "-1"), "at least 0"),
+        (("run", "--threads", "0"), "at least 1"),
+        (("run", "--seeds", "-1"), "additional draws"),
+        (("run", "--dtpye", "float32"), "--dtype"),
+        (("run", "--known-deviations", "nowhere.toml"), "nowhere.toml"),
+        (("check",), "PORT"),
+        (("check", "nowhere.py"), "no such file"),
+        (("check", "no.such.module"), "cannot be imported"),
+        (("spec", "atention"), "did you mean attention?"),
+        (("show", "normal/6x3x3"), "did you mean attention/normal/6x3x2?"),
+        (("show", SMALL, "--dtype", "float8"), "unknown dtype"),
+        (("sho",), "sho"),
+    ],
+)
+def test_bad_usage_is_one_line_and_2(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = command(capsys, *words)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.startswith("qkvac: ")
+    assert len(err.splitlines()) == 1
+
+
+# --- showing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", ["attention", "causal_attention", "embedding"])
+def test_spec_prints_equations(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("text", "latex", "json"):
+        status, out, _ = command(capsys, "spec", profile, "--format", form)
+        assert status == 0
+        assert out.strip()
+    json.loads(out)
+
+
+def test_spec_is_the_profile_attention(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = command(capsys, "spec")
+    for line in ("A[n, n] = softmax(Ω / sqrt(c), axis=1)", "5 matrix products and 1 transposition"):
+        assert line in out
+
+
+def test_backends_says_what_runs_here(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = command(capsys, "backends")
+    assert "numpy/eager" in out
+    _, again, _ = command(capsys, "backends", "--format", "json")
+    assert [row["name"] for row in json.loads(again)] == ["numpy", "torch", "jax", "tensorflow"]
+
+
+def test_cases_gives_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = command(capsys, "cases", "--case", "normal/[36]*")
+    assert f"attention/{MAIN}\n    " in out
+    _, again, _ = command(capsys, "cases", "--case", MAIN, "--format", "json")
+    (row,) = json.loads(again)
+    assert row["sizes"] == {"n": 33, "d": 20, "c": 7}
+    assert row["why"]
+
+
+def test_show_prints_a_case(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = command(capsys, "show", "worked-example/6x3x2")
+    for part in ("X [6, 3]", "Ω[n, n] = Q @ K.T", "certified, ", "bound of its error"):
+        assert part in out
+    _, out, _ = command(capsys, "show", "attention/ties/16x16x16", "--dtype", "float16")
+    assert "every bit is required" in out
+    _, out, _ = command(capsys, "show", SMALL, "--format", "json")
+    shown = json.loads(out)
+    assert set(shown["quantities"]["C"]) >= {"certified", "bound", "proved_exact"}
+    assert len(shown["inputs"]["X"]) == 6
+
+
+# --- the process -----------------------------------------------------------------------------
+
+
+def test_help_starts_at_once_and_loads_nothing_heavy() -> None:
+    program = (
+        "import sys\nfrom qkvac.cli import main\n"
+        "try:\n    main(['--help'])\n"
+        "finally:\n    print(*({'numpy', 'flint', 'rich', 'jsonschema'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == ""
+    assert "check" in done.stdout
+
+
+def test_python_m_works() -> None:
+    process = qkvac_process("--version")
+    out, _ = process.communicate()
+    assert (process.returncode, out) == (0, f"qkvac, version {qkvac.__version__}\n")
+
+
+def test_ctrl_c_ends_with_130_and_what_was_found(tmp_path: Path) -> None:
+    port = write(
+        tmp_path,
+        """
+        def attention(X, *W):
+            if len(X) == 33:
+                open(os.environ["QKVAC_TEST_SIGNAL"], "w").close()
+                time.sleep(60)
+            return plain(X, *W)
+        """,
+    )
+    signalled = tmp_path / "now"
+    process = qkvac_process(
+        *("check", port, "--dtype", "float32", "--case", SMALL, "--case", MAIN),
+        env={**os.environ, "QKVAC_TEST_SIGNAL": str(signalled)},
+    )
+    started = time.monotonic()
+    while not signalled.exists():
+        assert time.monotonic() - started < 60
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    assert "conforming" in out or "faithful" in out
+
+
+def test_an_ended_pipe_is_no_error(tmp_path: Path) -> None:
+    process = qkvac_process("cases")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+    process.wait()
+
+
+def test_python_has_the_same(tmp_path: Path) -> None:
+    port = write(tmp_path)
+    report = qkvac.check(port, cases=[SMALL], dtypes=["float32"])
+    assert report.passed
+    assert "IDENTICAL" in str(report)
+    qkvac.assert_conforms(port, cases=[SMALL], dtypes=["float32"])
+    with pytest.raises(AssertionError, match="NOT IDENTICAL"):
+        qkvac.assert_conforms(write(tmp_path, WRONG, "wrong"), cases=[SMALL], dtypes=["float32"])
+    with pytest.raises(qkvac.UsageError, match="no such file"):
+        qkvac.check(tmp_path / "nowhere.py")

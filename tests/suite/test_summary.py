@@ -1,0 +1,251 @@
+"""The report and its summary: counts, exit status, classes of equal bits, and words."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from qkvac.cells import Cell, Result, Status, Subject
+from qkvac.failures import command, explain, groups
+from qkvac.identity import Identity, identities
+from qkvac.report import NOT_PROVED, Report
+from qkvac.roster import Roster
+from qkvac.summary import plain, show
+
+ONE = Subject("my_port", "default", "cpu", "my port.py")
+JIT = Subject("jax", "jit", "cpu")
+TORCH = Subject("torch", "eager", "cuda:0")
+
+
+def result(
+    quantity: str = "C",
+    status: str = Status.PASSED,
+    subject: Subject = ONE,
+    dtype: str = "float32",
+    case: str = "normal/6x3x2",
+    **fields: Any,
+) -> Result:
+    passed = status == Status.PASSED
+    defaults = {"grade": "conforming" if passed else None, "decisive": passed, "ratio": 0.25}
+    cell = Cell(subject, dtype, f"attention/{case}", quantity)
+    return Result(cell, status, **{**defaults, "last": quantity == "C", **fields})
+
+
+# --- exit status -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", sorted(Status.BAD))
+def test_anything_bad_is_1(status: str) -> None:
+    report = Report((result(), result("A", status)))
+    assert report.exit_status == 1
+    assert "NOT IDENTICAL" in report.sentence
+    assert "my_port@cpu deviates from the spec in A" in report.sentence
+
+
+@pytest.mark.parametrize("status", sorted(set(Status.ALL) - Status.BAD))
+def test_nothing_else_is(status: str) -> None:
+    assert Report((result(), result("A", status))).exit_status == 0
+
+
+def test_suspicious_results_fail_only_when_strict() -> None:
+    results = (result(), result("A", grade="suspicious", z=9.0, rms=1.0))
+    assert Report(results).exit_status == 0
+    assert Report(results, strict=True).exit_status == 1
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        (),
+        (result("C", Status.INDECISIVE),),
+        (result("C", Status.UNSUPPORTED),),
+        (result("C", decisive=False),),
+        (result("A"), result("C", Status.INDECISIVE)),
+        (result(), result("C", Status.UNSUPPORTED, dtype="float64")),
+        (result(), result("C", Status.INDECISIVE, subject=JIT)),
+        (result("C", Status.SKIPPED),),
+    ],
+)
+def test_nothing_decisive_is_3(results: tuple[Result, ...]) -> None:
+    report = Report(results)
+    assert report.exit_status == 3
+    assert "NOTHING PROVED" in report.sentence
+    assert not report.passed
+
+
+def test_what_a_machine_cannot_run_and_what_is_not_offered_do_not_count() -> None:
+    skipped = result("C", Status.SKIPPED, subject=JIT)
+    refused = result("C", Status.UNSUPPORTED, dtype="float64", last=False)
+    assert Report((result(), skipped, refused)).exit_status == 0
+
+
+def test_a_pass_says_what_passed() -> None:
+    report = Report((result(), result(dtype="float64"), result(subject=JIT)))
+    assert report.sentence == (
+        "IDENTICAL: my_port@cpu and jax/jit@cpu compute the same attention as the spec in "
+        "float32 and float64."
+    )
+
+
+# --- identity --------------------------------------------------------------------------------
+
+
+def answers(subject: Subject, *digests: str) -> list[Result]:
+    return [
+        result(subject=subject, case=f"case/{i}", digest=digest)
+        for i, digest in enumerate(digests)
+        if digest
+    ]
+
+
+def test_classes_are_of_equal_bits_in_the_cases_that_all_ran() -> None:
+    other = Subject("torch", "compile", "cpu")
+    results = [*answers(ONE, "a", "b", "c"), *answers(JIT, "a", "x", "c"), *answers(other, "a")]
+    assert identities(results) == (
+        Identity("float32", "C", 1, (("my_port@cpu", "jax/jit@cpu", "torch/compile@cpu"),)),
+    )
+    (two,) = identities(results[:6])
+    assert two == Identity("float32", "C", 3, (("my_port@cpu",), ("jax/jit@cpu",)))
+    assert [two.letter(id) for id in ("my_port@cpu", "jax/jit@cpu", "?")] == ["A", "B", ""]
+
+
+def test_one_subject_has_nothing_to_agree_with() -> None:
+    assert identities(answers(ONE, "a", "b")) == ()
+    assert identities([*answers(ONE, "a"), *answers(JIT, "", "a")]) == ()
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+FAILURE = result(
+    "A",
+    Status.FAILED,
+    clause="L",
+    reason="3 of 36 entries lie outside the bound",
+    worst={"index": [1, 2], "value": 0.5, "certified": 0.25, "error": 0.25, "bound": 0.001},
+    diagnosis="the first equation that goes wrong is A[n, n] = softmax(Ω / sqrt(c), axis=1)",
+)
+
+
+def test_a_failure_says_what_where_how_much_and_how_to_see_it_again() -> None:
+    text = explain(FAILURE)
+    for part in (
+        "my_port@cpu · float32 · attention/normal/6x3x2 · A: failed, clause L",
+        "3 of 36 entries",
+        "worst at [1, 2]: 0.5, certified 0.25, error 0.25 = 250 × the bound 0.001",
+        "the first equation that goes wrong is A[n, n]",
+        "again: qkvac check 'my port.py' --case attention/normal/6x3x2 --dtype float32",
+    ):
+        assert part in text
+
+
+def test_the_command_names_backend_device_and_draws() -> None:
+    text = command(result(subject=TORCH, case="normal/6x3x2/s3"))
+    assert text == (
+        "qkvac run --backend torch/eager --case attention/normal/6x3x2/s3 --dtype float32 "
+        "--seeds 3 --device cuda:0"
+    )
+
+
+def test_bits_and_deaths_are_explained_too() -> None:
+    exact = result("Q", Status.FAILED, clause="E", worst={**FAILURE.worst, "bound": 0.0})  # type: ignore[dict-item]
+    assert "none allowed" in explain(exact)
+    crash = result(
+        "Q", Status.CRASH, reason="killed by SIGSEGV", detail="\n".join(map(str, range(99)))
+    )
+    text = explain(crash)
+    assert "| 98" in text
+    assert "| 3\n" not in text
+    assert "z = 9.0" in explain(result("A", grade="suspicious", z=9.0, rms=1.0))
+
+
+def test_failures_that_are_alike_are_told_once() -> None:
+    more = [result("A", Status.FAILED, clause="L", case=f"hot/{i}") for i in range(5)]
+    deaths = [result(q, Status.CRASH, reason="gone", ratio=None) for q in "QKV"]
+    assert [len(group) for group in groups([FAILURE, *more, *deaths])] == [6, 3]
+    text = plain(Report((FAILURE, *more, *deaths)))
+    assert "alike in hot/0, hot/1, hot/2 and 2 more" in text
+    assert text.count("again:") == 2
+
+
+def test_one_port_is_shown_by_quantity_and_dtype() -> None:
+    text = plain(Report((result("Q"), result(dtype="float64", ratio=0.5), result("repeat"))))
+    lines = [line.split() for line in text.splitlines()]
+    assert ["float64", "float32"] in lines
+    assert ["C", "conforming", "0.5"] in lines
+    assert ["repeat", "conforming", "0.25"] in lines
+    assert ["cells", "1/1", "2/2"] in lines
+
+
+def test_several_subjects_are_shown_side_by_side() -> None:
+    same = [
+        result(subject=subject, digest="a") for subject in (JIT, Subject("numpy", "eager", "cpu"))
+    ]
+    text = plain(Report((*same, result("A", Status.FAILED, subject=JIT, clause="L"))))
+    assert "jax/jit" in text
+    assert "numpy/eager" in text
+    assert ".25 A" in text
+    assert "failed" in text
+    assert "bit for bit equal" in " ".join(text.split())
+
+
+def test_the_summary_says_what_was_left_out_and_what_is_not_proved() -> None:
+    report = Report(
+        (
+            result(),
+            result("Ω", Status.NOT_REPORTED),
+            result("C", Status.UNSUPPORTED, case="empty/0x1x1", reason="empty"),
+        ),
+        Roster((), ("jax is not installed",)),
+        left_out={"jax/jit@cpu": 7},
+        warnings=("the cache cannot be written",),
+        planned=10,
+    )
+    text = " ".join(plain(report).split())
+    for part in (
+        "jax is not installed",
+        "not reported (Ω): 1 cells of my_port@cpu",
+        "unsupported (empty): 1 cells of my_port@cpu",
+        "left out in this tier: 7 cases of jax/jit@cpu",
+        "--tier full runs them",
+        "warning: the cache cannot be written",
+        "1 of 1 cells passed (1 not reported, 1 unsupported, 7 not run)",
+        NOT_PROVED,
+    ):
+        assert part in text
+
+
+def test_tables_fit_into_80_columns() -> None:
+    subjects = [Subject(name, "function", "cpu") for name in ("tensorflow", "torch", "jax")]
+    results = [
+        result(quantity, subject=subject, digest=str(i), case=f"c/{n}")
+        for i, subject in enumerate(subjects)
+        for quantity in ("Q", "K", "V", "Ω", "A", "C")
+        for n in range(120)
+    ]
+    lines = plain(Report(results)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("tensorflow/function" in line and "720/720" in line for line in lines)
+    assert not any("…" in line for line in lines)
+
+
+def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    file = io.StringIO()
+    show(Report((result(),)), Console(file=file, force_terminal=True))
+    assert "\x1b[3" not in file.getvalue()
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "xterm")
+    file = io.StringIO()
+    show(Report((result(),)), Console(file=file, force_terminal=True))
+    assert "\x1b[" in file.getvalue()
+
+
+def test_totals_are_plain_values() -> None:
+    found = Report((result(digest="a"), result(digest="a", subject=JIT), FAILURE)).to_json()
+    assert found["exit_status"] == 1
+    assert found["counts"] == {"passed": 2, "failed": 1}
+    assert found["identities"][0]["classes"] == (("my_port@cpu", "jax/jit@cpu"),)
