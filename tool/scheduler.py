@@ -13,8 +13,9 @@ from typing import Final
 
 from xdist.scheduler import LoadScopeScheduling
 
-MATRIX: Final = re.compile(r"conformance/test_matrix\.py::[^\[]+\[(?P<subject>.+?@[^-\]]+)-")
-"""A cell's id starts with its subject, `torch/compile@cpu-float32-…`."""
+MATRIX: Final = re.compile(r"\btest_matrix\.py::test_identical\[(?P<subject>.+?@[^-\]]+)-")
+"""A cell's id starts with its subject, `torch/compile@cpu-float32-…`. Outside a checkout the folder
+of the file is not part of a test's id."""
 
 
 def scope(nodeid: str) -> str:

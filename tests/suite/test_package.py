@@ -41,11 +41,11 @@ import importlib.machinery
 _find = importlib.machinery.PathFinder.find_spec
 
 
-def _without_frameworks(name, path=None, target=None):
+def _without_frameworks(cls, name, path=None, target=None):
     return None if name in {FRAMEWORKS!r} else _find(name, path, target)
 
 
-importlib.machinery.PathFinder.find_spec = staticmethod(_without_frameworks)
+importlib.machinery.PathFinder.find_spec = classmethod(_without_frameworks)
 """
 
 
@@ -148,7 +148,7 @@ def test_the_wheels_own_tests_run_from_anywhere(alone: tuple[Path, ...], tmp_pat
     listed = run([*command, "--collect-only"], tmp_path, *alone)
     assert "suite/test_equations.py::" in listed
     assert "conformance/test_matrix.py::test_identical[numpy/eager@cpu-" in listed
-    assert "[torch/" not in listed
+    assert "test_identical[torch/" not in listed
     chosen = ["-k", "test_scalar or worked", "--qkvac-backend", "numpy"]
     assert " passed" in run([*command, *chosen], tmp_path, *alone)
 
@@ -156,15 +156,16 @@ def test_the_wheels_own_tests_run_from_anywhere(alone: tuple[Path, ...], tmp_pat
 # --- the checkout -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [("pytest",), (sys.executable, "-m", "pytest")], ids=str)
-def test_the_checkout_runs_its_tests(command: tuple[str, ...]) -> None:
-    words = [str(Path(sys.executable).parent / "pytest") if w == "pytest" else w for w in command]
-    if len(words) == 1 and not Path(words[0]).exists():
+@pytest.mark.parametrize("module", [False, True], ids=["pytest", "python -m pytest"])
+def test_the_checkout_runs_its_tests(module: bool) -> None:
+    command = Path(sys.executable).parent / "pytest"
+    if not module and not command.exists():
         pytest.skip("pytest is not installed as a command beside this Python")
+    words = [sys.executable, "-m", "pytest"] if module else [str(command)]
     listed = run([*words, "-q", "--collect-only", "-p", "no:cacheprovider"], ROOT)
     assert "tests/suite/test_package.py::" in listed
     assert "tests/conformance/test_matrix.py::test_identical[numpy/eager@cpu-" in listed
-    assert "benchmarks" not in listed
+    assert "tests/benchmarks" not in listed
 
 
 def test_benchmarks_run_when_they_are_asked_for() -> None:
@@ -178,7 +179,8 @@ def test_the_package_imports_nothing_until_it_is_used() -> None:
         "print([n for n in set(sys.modules) - before if 'editable' not in n])"
     )
     printed = run([sys.executable, "-c", code], ROOT)
-    assert set(re.findall(r"'([^']+)'", printed)) <= {"qkvac", "__future__", "typing"}
+    loaded = {name.partition(".")[0] for name in re.findall(r"'([^']+)'", printed)}
+    assert loaded - sys.stdlib_module_names == {"qkvac"}
 
 
 # --- files that must agree ----------------------------------------------------------------------

@@ -53,7 +53,8 @@ def test_the_scope_of_a_cell_is_its_subject(subject: Subject) -> None:
         for case in cases
         for quantity in ("Q", "Ω", "repeat")
     ]
-    scopes = {scope(f"{FILE}::test_identical[{label(cell)}]") for cell in cells}
+    files = (FILE, "test_matrix.py", f"/site-packages/qkvac/{FILE}")
+    scopes = {scope(f"{file}::test_identical[{label(cell)}]") for cell in cells for file in files}
     assert scopes == {subject.id}
 
 
@@ -64,6 +65,7 @@ def test_the_scope_of_a_cell_is_its_subject(subject: Subject) -> None:
         ("tests/suite/test_a.py::TestC::test_d[x::y]", "tests/suite/test_a.py"),
         ("tests/suite/test_a.py::test_b[torch@cpu-float32-C]", "tests/suite/test_a.py"),
         ("test_matrix.py::test_b[torch@cpu-float32-C]", "test_matrix.py"),
+        ("my_test_matrix.py::test_identical[torch@cpu-float32-C]", "my_test_matrix.py"),
         (f"{FILE}::test_other", FILE),
     ],
 )
@@ -102,7 +104,14 @@ def test_no_backend_starts_twice_under_xdist(pytester: pytest.Pytester) -> None:
     chosen = [word for backend in backends for word in ("--qkvac-backend", backend)]
     result = pytester.runpytest_subprocess(
         *("-n", "2", "-v", "--pyargs", "qkvac.tests.conformance", *chosen),
-        *("--qkvac-device", "cpu", "--qkvac-case", "worked-example/*", "--qkvac-case", "normal/33*"),
+        *(
+            "--qkvac-device",
+            "cpu",
+            "--qkvac-case",
+            "worked-example/*",
+            "--qkvac-case",
+            "normal/33*",
+        ),
     )
     assert result.ret == 0, result.outlines
     assert starts.read_text().split() == ["started"] * len(backends)
