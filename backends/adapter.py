@@ -39,6 +39,13 @@ class DeviceError(ModeError):
     """The framework has no such device."""
 
 
+class UnavailableError(ModeError):
+    """The mode cannot run on this machine."""
+
+    status = "skipped"
+    """What the cells of the mode are, where the others' are `error`."""
+
+
 @dataclass(frozen=True)
 class Contraction:
     """A matrix product as it was recorded; shapes are of the factors after any transposition."""

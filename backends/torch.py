@@ -26,6 +26,7 @@ from qkvac.backends.adapter import (
     Budget,
     Contraction,
     ModeError,
+    UnavailableError,
     choose,
     installed,
     require,
@@ -72,10 +73,10 @@ def softmax(logits: Any) -> Any:
 
 
 def open(mode: str = "eager", device: str = "cpu") -> Torch:
-    """The adapter. Raises ModeError and DeviceError."""
+    """The adapter. Raises ModeError, DeviceError and UnavailableError."""
     require(mode, QKVAC["modes"])
     if reason := unavailable(mode):
-        raise ModeError(reason)
+        raise UnavailableError(reason)
     choose(device, devices())
     return (Compiled if mode == "compile" else Torch)(mode, device)
 
