@@ -31,13 +31,13 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
     return ended.value.code, captured.out, captured.err
 
 
-def qkvac_process(*words: str, **options: object) -> subprocess.Popen[str]:
+def qkvac_process(*words: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "qkvac", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,  # type: ignore[call-overload]
+        env={**os.environ, **environment},
     )
 
 
@@ -269,7 +269,7 @@ def test_ctrl_c_ends_with_130_and_what_was_found(tmp_path: Path) -> None:
     signalled = tmp_path / "now"
     process = qkvac_process(
         *("check", port, "--dtype", "float32", "--case", SMALL, "--case", MAIN),
-        env={**os.environ, "QKVAC_TEST_SIGNAL": str(signalled)},
+        QKVAC_TEST_SIGNAL=str(signalled),
     )
     started = time.monotonic()
     while not signalled.exists():

@@ -30,7 +30,9 @@ def valid() -> Callable[[Mapping[str, Any]], None]:
     text = (resources.files("qkvac") / "record.schema.json").read_text(encoding="utf-8")
     schema = json.loads(text)
     jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema).validate
+    validate: Callable[[Mapping[str, Any]], None]
+    validate = jsonschema.Draft202012Validator(schema).validate
+    return validate
 
 
 def recorded(
