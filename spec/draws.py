@@ -91,7 +91,8 @@ def full_mantissa(seed: str, shape: Shape, name: str, low: int = 0, high: int = 
     fraction = integers(f"{seed}/fraction", shape, 0, 2 ** (precision - 2) - 1)
     significand = signs(f"{seed}/sign", shape) * (2 ** (precision - 1) + 2 * fraction + 1)
     exponent = integers(f"{seed}/exponent", shape, low, high) - (precision - 1)
-    return np.ldexp(significand.astype(np.float64), exponent.astype(np.int32))
+    result: Floats = np.ldexp(significand.astype(np.float64), exponent.astype(np.int32))
+    return result
 
 
 def stored(values: Floats, name: str) -> NDArray[Any]:

@@ -100,15 +100,16 @@ def ranged_columns(f: Frame) -> Inputs:
     return {k: np.where(np.abs(v) < f.form.tiny, 0.0, v) for k, v in inputs.items()}
 
 
-def ranged_values(f: Frame, heat: int) -> Inputs:
-    """Values of some tokens up to 2**16 times those of others, under scores times 2**heat.
+def ranged_values(f: Frame) -> Inputs:
+    """One key far ahead, and values of the others so large that both parts of C matter alike.
 
-    A weight too small to show in A carries weight in C.
+    The others' weights are about exp(−30); dropped, clamped or flushed, they change C outright.
     """
-    inputs = normal(f, query=heat)
-    height = f.integers("height", (f.n,), 0, 6 if f.half else 16).astype(np.int32)
-    inputs["X"][:, -1] = np.ldexp(f.full("payload", (f.n,), 0, 0), height)
-    inputs["Wq"][-1] = inputs["Wk"][-1] = 0
+    lead, height = (20, 8) if f.half else (80, 40)
+    inputs = dominated(f, f.n // 2, lead)
+    inputs["X"][:, -3] = np.ldexp(f.full("payload", (f.n,), 0, 0), height)
+    inputs["X"][f.n // 2, -3] = 1
+    inputs["Wq"][-3] = inputs["Wk"][-3] = 0
     return inputs
 
 
@@ -138,11 +139,11 @@ def shifted_rows(f: Frame) -> Inputs:
     return biased(f, raw, np.full(f.n, 256.0))
 
 
-def dominated(f: Frame, key: int) -> Inputs:
-    """One key ahead of all others by about 40 after scaling, for every query."""
-    lead = np.zeros(f.n)
-    lead[key] = 106
-    return biased(f, np.ones(f.n), lead)
+def dominated(f: Frame, key: int, lead: int) -> Inputs:
+    """One key whose scores are raised by `lead`, for every query."""
+    raised = np.zeros(f.n)
+    raised[key] = lead
+    return biased(f, np.ones(f.n), raised)
 
 
 def ramp(f: Frame, step: float) -> Inputs:
@@ -240,7 +241,7 @@ def copies(f: Frame, scaled: bool) -> Inputs:
     """Q, K and V are columns of X, whose entries use every bit (times powers of two)."""
     inputs = {"X": f.full("X", (f.n, f.d))}
     for name in ("Wq", "Wk", "Wv"):
-        powers = f.integers(f"{name}/power", (f.c,), -3, 3) if scaled else np.zeros(f.c)
+        powers = f.integers(f"{name}/power", (f.c,), -3, 0) if scaled else np.zeros(f.c)
         flips = draws.signs(f"{f.seed}/{name}/flip", (f.c,)) if scaled else 1
         picks = f.permutation(name, f.d)[: f.c]
         inputs[name] = f.selection(picks, flips * 2.0**powers)
@@ -327,8 +328,7 @@ def lookup(
 
 def score_cliff(f: Frame) -> Inputs:
     """A lookup on top of a large constant, held by the last bits of each score's sum."""
-    gain = 6 if f.half else 12
-    return lookup(f, (gain, 0), (2.0**gain, 2.0 ** (f.form.precision - 2)))
+    return lookup(f, (12, 0), (2.0**12, 2.0 ** (f.form.precision - 2)))
 
 
 def key_cliff(f: Frame, summed: bool) -> Inputs:
@@ -336,13 +336,12 @@ def key_cliff(f: Frame, summed: bool) -> Inputs:
 
     The entry is read from X, or `summed` in the projection from a constant and binary digits.
     """
-    base, gain = 2.0 ** (f.form.precision - 2), 6 if f.half else 12
-    spread = 1 if f.half else 4
+    base, spread = 2.0 ** (f.form.precision - 2), 4
     rank = f.permutation("rank", f.n)
     bits = max(1, (f.n - 1).bit_length())
     key = np.zeros((f.d, f.c))
     x = np.zeros((f.n, f.d))
-    x[:, 0] = np.ldexp(1.0 - 2.0 * (np.arange(f.n) % 2), gain)
+    x[:, 0] = np.ldexp(1.0 - 2.0 * (np.arange(f.n) % 2), 12)
     if summed:
         x[:, 1] = 1
         x[:, 2 : 2 + bits] = rank[:, None] >> np.arange(bits) & 1
@@ -364,7 +363,8 @@ def ties(f: Frame) -> Inputs:
     group = np.repeat(np.arange(len(sizes)), sizes)
     bits = 3
     code = 2.0 * (np.arange(len(sizes))[:, None] >> np.arange(bits) & 1) - 1
-    x = f.integers("payload", (f.n, f.d), -15, 15)
+    # 1 modulo 8: no sum of one, two or four of them is 0.
+    x = 8 * f.integers("payload", (f.n, f.d), -2, 1) + 1
     x[:, :bits] = code[np.arange(f.n) % len(sizes)]
     x[f.permutation("order", f.n), bits : 2 * bits] = code[group]
     query, key = np.zeros((f.d, f.c)), np.zeros((f.d, f.c))

@@ -11,7 +11,6 @@ from qkvac.spec.case import attention_case as _case
 HOT = partial(families.normal, query=2, key=1)
 HOTTER = partial(families.normal, query=3, key=2)
 TINY = partial(families.normal, embedding=-4, query=-3, key=-3, value=-3)
-SMALL_WEIGHTS = partial(families.ranged_values, heat=3)
 
 
 def plain() -> list[Case]:
@@ -30,7 +29,7 @@ def plain() -> list[Case]:
     }
     example = "the published example, against its printed results"
     extreme = "scores beyond 100: exp without the maximum subtracted overflows float32"
-    small = "small weights on large values: dropped or flushed weights show in C"
+    small = "weights of exp(−30) on values of 2**40: dropped, clamped or flushed, they change C"
     return [
         _case("worked-example", BOOK, families.worked, example, dtypes=WIDE, compiled=True),
         *(
@@ -43,7 +42,7 @@ def plain() -> list[Case]:
         _case("hot", MAIN, HOT, "nearly one-hot rows: exp far from 0", generic=True, compiled=True),
         _case("hot", TILE, HOT, "hot scores across a tile boundary", generic=True),
         _case("hotter", MAIN, HOTTER, extreme, dtypes=WIDE),
-        _case("ranged-values", MAIN, SMALL_WEIGHTS, small),
+        _case("ranged-values", MAIN, families.ranged_values, small),
         _case(
             "ranged-columns",
             MAIN,
@@ -73,8 +72,8 @@ def stressed() -> list[Case]:
     return [
         *result,
         _case("row-shift", MAIN, families.shifted_rows, row_shift, dtypes=WIDE, compiled=True),
-        _case("dominant-last", MAIN, partial(families.dominated, key=-1), last),
-        _case("dominant-first", MAIN, partial(families.dominated, key=0), first),
+        _case("dominant-last", MAIN, partial(families.dominated, key=-1, lead=106), last),
+        _case("dominant-first", MAIN, partial(families.dominated, key=0, lead=106), first),
         _case("rising", MAIN, partial(families.ramp, step=2.0), "every block has a new maximum"),
         _case("rising", TILES, partial(families.ramp, step=0.5), "rising, several blocks"),
         _case("falling", TILES, partial(families.ramp, step=-0.5), "falling, several blocks"),
