@@ -31,11 +31,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.formats import FORMATS
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = NDArray[np.float64]
 
 CALM: Final = 2.0**-6
 """Below this θ, e^θ − 1 ≤ θ(1 + θ) and D ≥ 1 − Σ A(e^θ − 1) are sharp enough."""
@@ -137,7 +138,7 @@ class _Rows:
             return 1.0
         heard = np.where(self.depth + self.theta > -745, self.theta, 0.0)
         worst = heard.max(self.axis, keepdims=True, initial=0.0)
-        return np.exp(np.minimum(6 * (self.doubt - 1) * worst, EXPONENT))
+        return np.asarray(np.exp(np.minimum(6 * (self.doubt - 1) * worst, EXPONENT)))
 
 
 def _rows(
@@ -262,7 +263,7 @@ def weighted_error(
     growth, total = weights.growth, weights.total
     middle = values.sum(-2, keepdims=True) / max(values.shape[-2], 1)
     spread = values - middle
-    unit = np.exp2(np.frexp(np.abs(spread).max(-2, keepdims=True, initial=0.0))[1])
+    unit = np.exp2(np.frexp(np.abs(spread).max(-2, keepdims=True, initial=0.0))[1] - 1.0)
     spread, offset = spread / unit, (product - middle) / unit
     first, second = np.split(growth @ np.concatenate([spread, spread**2], -1), 2, -1)
     square = second + total * offset**2

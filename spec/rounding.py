@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.equations import Program, evaluate
@@ -38,7 +39,7 @@ from qkvac.spec.logerror import Weights, compound, softmax_error, weighted_error
 from qkvac.spec.rearrangements import Rearrangement, Rearrangements
 from qkvac.spec.scalar import Scalar
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = NDArray[np.float64]
 
 INFLATION: Final = 1 + 1e-6
 """Covers the rounding of the bound's own float64 evaluation, sums of 2**30 terms included."""
@@ -125,7 +126,7 @@ class Rounding(Rearrangements):
         relative = compound((x.terms - 1) * self.arithmetic.u_a, x.factor)
         if relative == 0 and not x.stored:
             return None
-        charge = x.size * relative
+        charge: Array = x.size * relative
         if x.stored and unit > self.arithmetic.u_a:
             charge += x.stored * unit * (1 + relative) * self.part(x)
         return charge
@@ -157,7 +158,7 @@ class Rounding(Rearrangements):
     def part(self, x: OpenSum) -> Array:
         return np.abs(x.value) + x.error if x.parts is None else x.parts
 
-    def underflow(self, error: Array | float, present: Array, amount: float) -> Array:
+    def underflow(self, error: Array | float, present: NDArray[Any], amount: float) -> Array:
         """`error` and λ for every entry that is not a sum of zeros."""
         if isinstance(error, float) or not np.all(present):
             return np.asarray(error + amount * (present != 0))
@@ -289,8 +290,8 @@ class Rounding(Rearrangements):
         a = self.arithmetic
         error = np.broadcast_to(self.held(x, self.u_held), x.shape)
         value, error, weights = softmax_error(a, x.value, error, axis, where, self.doubt)
-        weights = weights if axis == -1 else None
-        return OpenSum(value, value + error, error, grain=a.u_e, weights=weights)
+        last = weights if axis == -1 else None
+        return OpenSum(value, value + error, error, grain=a.u_e, weights=last)
 
 
 def _product(x: Array | float, y: Array | float) -> Array | float:

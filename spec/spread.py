@@ -28,6 +28,7 @@ from math import inf, log2, sqrt
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.equations import Program, evaluate
@@ -36,7 +37,7 @@ from qkvac.spec.logerror import FREE_OF_LOGARITHM
 from qkvac.spec.rearrangements import Rearrangement, Rearrangements
 from qkvac.spec.scalar import Scalar
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = NDArray[np.float64]
 
 UNIFORM: Final = 1 / sqrt(3)
 """Standard deviation of a rounding error, over its largest value."""
@@ -124,7 +125,7 @@ class Spread(Rearrangements):
         stored = a.u_s if a.u_s > a.u_e else 0.0
         single = UNIFORM * sqrt(a.u_e**2 + stored**2) * squares
         shared = np.hypot(common * product, single)
-        return np.hypot(unit * np.sqrt(np.maximum(moved, 0.0)), shared)
+        return np.asarray(np.hypot(unit * np.sqrt(np.maximum(moved, 0.0)), shared))
 
     def softmax(self, x: Noise, axis: int, where: np.ndarray | None) -> Noise:
         a = self.arithmetic
@@ -187,8 +188,9 @@ class Spread(Rearrangements):
 
 
 def _power_of_two(x: Array) -> Array:
-    """Above every |x| of a column (of the last axis but one), so that squares stay in range."""
-    return np.exp2(np.frexp(np.abs(x).max(-2, keepdims=True, initial=0.0))[1])
+    """At least half of every |x| of a column (the last axis but one): squares stay in range."""
+    largest = np.abs(x).max(-2, keepdims=True, initial=0.0)
+    return np.asarray(np.exp2(np.frexp(largest)[1] - 1.0))
 
 
 def _root_of_squares(x: Array, y: Array) -> Array:

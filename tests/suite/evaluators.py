@@ -15,10 +15,11 @@ from typing import Any
 
 import flint
 import numpy as np
+from numpy.typing import NDArray
 
 from qkvac.spec.formats import FORMATS, dtype
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 
 SUMMATIONS = ("sequential", "reversed", "random", "pairwise", "worst")
 
@@ -172,7 +173,7 @@ def _softmax(
 
 def _divided(terms: Array, total: Array, variant: Variant) -> Array:
     if variant.form == "reciprocal":
-        return terms * (total.dtype.type(1) / total)
+        return np.multiply(terms, total.dtype.type(1) / total)
     return terms / total
 
 
@@ -246,7 +247,8 @@ def _pair(matrix: flint.arb_mat) -> Truth:
 
 
 def _balls(array: Array) -> flint.arb_mat:
-    return flint.arb_mat(*array.shape, array.astype(np.float64).ravel().tolist())
+    rows, columns = array.shape
+    return flint.arb_mat(rows, columns, array.astype(np.float64).ravel().tolist())
 
 
 def truth(given: Mapping[str, Array], causal: bool = False) -> dict[str, Truth]:

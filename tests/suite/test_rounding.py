@@ -299,7 +299,8 @@ def worst_softmax(scores: Array, slip: float) -> Array:
     depth = scores.astype(np.float64) - scores.max(-1, keepdims=True)
     # Three roundings of the argument, the exponential itself, then those of the quotient.
     terms = np.exp(depth * (1 - slip * 3 * UNIT * sign)) * (1 + slip * 6 * UNIT * sign)
-    return terms / terms.sum(-1, keepdims=True) * (1 + slip * 2 * UNIT * sign)
+    weights = terms / terms.sum(-1, keepdims=True)
+    return np.asarray(weights * (1 + slip * 2 * UNIT * sign))
 
 
 @pytest.mark.parametrize(("constant", "depth"), [("ARGUMENT", -64.0), ("EXPONENTIAL", 0.0)])
@@ -321,7 +322,7 @@ def online(scores: Array, slip: float) -> Array:
         new = np.maximum(top, column)
         total = total * np.exp(top - new) * (1 - slip * 8 * UNIT) + np.exp(column - new)
         top = new
-    return np.exp(scores - top[:, None]) / total[:, None]
+    return np.asarray(np.exp(scores - top[:, None]) / total[:, None])
 
 
 def test_rescaling_of_blocks_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:

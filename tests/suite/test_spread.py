@@ -88,7 +88,8 @@ def test_deviation_stays_in_range(power: int) -> None:
 def cut(array: Array, bits: int) -> Array:
     """Rounded to `bits` significand bits, in the array's own format."""
     fraction, exponent = np.frexp(array.astype(np.float64))
-    return np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits).astype(array.dtype)
+    rounded = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
+    return np.asarray(rounded, dtype=array.dtype)
 
 
 def coarse_factors(bits: int) -> Callable[[Array, Array], Array]:
