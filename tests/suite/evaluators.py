@@ -174,7 +174,7 @@ def _softmax(
 def _divided(terms: Array, total: Array, variant: Variant) -> Array:
     if variant.form == "reciprocal":
         return np.multiply(terms, total.dtype.type(1) / total)
-    return terms / total
+    return np.divide(terms, total)
 
 
 def _blocked(scores: Array, keep: Array, v: Array, variant: Variant, rng: Any) -> Array:
