@@ -7,6 +7,7 @@ only one process to use, as in a worker of pytest-xdist, the same judge is calle
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import OrderedDict
@@ -23,6 +24,7 @@ import numpy as np
 
 from qkvac.cache import Certifier
 from qkvac.digests import digest
+from qkvac.process import THREADS
 from qkvac.protocol import Message, read, write
 from qkvac.selection import find_case
 from qkvac.spec.attention import Arithmetic
@@ -62,7 +64,7 @@ class Judge:
 
     def __init__(self, folder: Path | None) -> None:
         self._certify = Certifier(folder)
-        self._questions: OrderedDict[tuple[str, str, Arithmetic], Question] = OrderedDict()
+        self._questions: OrderedDict[tuple[object, ...], Question] = OrderedDict()
 
     def judge(self, task: Task) -> Judged:
         try:
@@ -77,9 +79,11 @@ class Judge:
         )
 
     def _question(self, task: Task) -> Question:
-        key = (task.case, task.dtype, task.arithmetic)
+        case = find_case(task.case)
+        # Cases that differ in layout alone put the same question.
+        inputs = (case.profile, case.recipe, case.seed, *case.sizes.values())
+        key = (*inputs, case.exact, case.generic, task.dtype, task.arithmetic)
         if key not in self._questions:
-            case = find_case(task.case)
             self._questions[key] = Question(
                 case, task.dtype, task.arithmetic, certify=self._certify
             )
@@ -117,7 +121,12 @@ class JudgeProcess:
             pipe = subprocess.PIPE
             # A session of its own: Ctrl-C is handled by the process that the user started.
             self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, start_new_session=True
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                start_new_session=True,
+                # Idle threads of a BLAS spin, and take from the tested processes.
+                env={**os.environ, **dict.fromkeys(THREADS, "1")},
             )
 
     def _ask(self, message: Message) -> Mapping[str, Any]:
