@@ -444,7 +444,7 @@ class Masks:
         return np.asarray(np.isfinite(self.center(mask)))
 
     def conjunction(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return left & right
+        return np.asarray(left & right)
 
     def center(self, value: Any) -> np.ndarray:
         """A float64 array that shows which entries of `value` are finite."""

@@ -67,7 +67,8 @@ DTYPES: Final = ("float64", "float32", "bfloat16", "float16")
 def dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a format; raises ValueError for a format that is only declared."""
     if name == "bfloat16":
-        return np.dtype(ml_dtypes.bfloat16)
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
     if name not in DTYPES:
         raise ValueError(f"{name!r} is not a dtype of arrays; choose from {', '.join(DTYPES)}")
     return np.dtype(name)

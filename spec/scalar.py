@@ -6,9 +6,9 @@ every interpretation without having been rounded.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isqrt
 
 from flint import arb, fmpq
 
@@ -65,7 +65,7 @@ class Scalar:
 
     def __float__(self) -> float:
         """The nearest double, up to a few units in the last place."""
-        return float(self.factor) * float(self.radicand) ** 0.5
+        return float(self.factor) * math.sqrt(self.radicand)
 
     def _simplified(self) -> Scalar:
         """Radicand 1 where it is the square of a rational, or the whole value is 0."""
@@ -78,5 +78,5 @@ class Scalar:
 
 
 def _root(value: int) -> int | None:
-    root = isqrt(value)
+    root = math.isqrt(value)
     return root if root * root == value else None

@@ -29,7 +29,7 @@ class Arrays(Masks):
         return value
 
     def matmul(self, x: Array, y: Array) -> Array:
-        return np.einsum("...ij,...jk->...ik", x, y)
+        return np.asarray(np.einsum("...ij,...jk->...ik", x, y))
 
     def transpose(self, x: Array) -> Array:
         return np.swapaxes(x, -1, -2)
