@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -66,6 +67,8 @@ class OpenSum:
     """Σ|part| over the separately computed parts of the sum; None: the value is the only part."""
     stored: int = 0
     """How often a part may have been rounded to storage before the sum was complete."""
+    factors: float = 0.0
+    """Largest Σ|x| + Σ|y| over the entries of a product x @ y, for a scale taken into x or y."""
     weights: Weights | None = None
     """Logarithmic errors, if this is the result of a softmax over its last axis."""
 
@@ -97,6 +100,9 @@ class Rounding(Rearrangements):
         self.u_scale = max(f.unit for f in formats)
         self.product = compound(a.u_a, a.u_o, a.u_o)
         self.floor = max(f.tiny if a.flushes else f.smallest for f in used)
+        operands = FORMATS[a.operands]
+        narrower = a.u_o and operands.emin > FORMATS[a.storage].emin
+        self.operand_floor = self.floor if narrower else 0.0
         self.stores_parts = self.u_scale > a.u_a
         self.doubt = 1 + FORMATS["float64"].unit / min(f.unit for f in formats)
         self.bounds: dict[str, Array] = {}
@@ -150,6 +156,13 @@ class Rounding(Rearrangements):
             return error
         return error + unit * (np.abs(x.value) + error)
 
+    def as_factor(self, x: OpenSum) -> Array | float:
+        """|computed − true| of a factor, as it is stored and without its rounding for a product."""
+        error = self.held(x, self.arithmetic.u_s)
+        if self.operand_floor:
+            error = self.underflow(error, x.size, self.operand_floor)
+        return error
+
     def reach(self, x: OpenSum, error: Array | float) -> Array:
         """The largest |value| that a computed or the true `x` can have."""
         # An exact input is its own only term.
@@ -176,7 +189,7 @@ class Rounding(Rearrangements):
 
     def matmul(self, x: OpenSum, y: OpenSum) -> OpenSum:
         a, terms = self.arithmetic, x.shape[-1]
-        error_x, error_y = self.held(x, a.u_s), self.held(y, a.u_s)
+        error_x, error_y = self.as_factor(x), self.as_factor(y)
         value = x.value @ y.value
         reach_x, reach_y = self.reach(x, error_x), self.reach(y, error_y)
         size = reach_x @ reach_y
@@ -193,7 +206,8 @@ class Rounding(Rearrangements):
         error = self.underflow(error, present, products + 2 * self.floor)
         if terms == 0:
             return OpenSum(value, size, grain=a.u_a)
-        return OpenSum(value, size, error, terms, self.product, a.u_a)
+        factors = _largest(reach_x.sum(-1)) + _largest(reach_y.sum(-2))
+        return OpenSum(value, size, error, terms, self.product, a.u_a, factors=factors)
 
     def add(self, x: OpenSum, y: OpenSum) -> OpenSum:
         a = self.arithmetic
@@ -230,9 +244,12 @@ class Rounding(Rearrangements):
             scaled = replace(scaled, value=x.value * factor)
         if abs(factor) == 1:
             return scaled
+        # Taken into a factor of a product, it may underflow there: λ·Σ|other factor|.
+        lost = 2 * self.floor * (1 + max(1.0, sqrt(abs(factor))) * x.factors)
         return replace(
             scaled,
-            error=self.underflow(scaled.error, x.size, 2 * self.floor),
+            factors=abs(factor) * x.factors,
+            error=self.underflow(scaled.error, x.size, lost),
             factor=compound(x.factor, *[self.u_scale] * SCALE_ROUNDINGS),
         )
 
@@ -299,6 +316,11 @@ def _product(x: Array | float, y: Array | float) -> Array | float:
     if isinstance(x, float) or isinstance(y, float):
         return 0.0
     return np.asarray(x @ y)
+
+
+def _largest(x: Array) -> float:
+    """The largest finite entry; infinite ones have infinite bounds anyway."""
+    return float(x.max(initial=0.0, where=np.isfinite(x)))
 
 
 def bounds(

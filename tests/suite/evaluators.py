@@ -173,8 +173,8 @@ def _softmax(
 
 def _divided(terms: Array, total: Array, variant: Variant) -> Array:
     if variant.form == "reciprocal":
-        return np.multiply(terms, total.dtype.type(1) / total)
-    return np.divide(terms, total)
+        return np.asarray(terms * (total.dtype.type(1) / total))
+    return np.asarray(terms / total)
 
 
 def _blocked(scores: Array, keep: Array, v: Array, variant: Variant, rng: Any) -> Array:

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.formats import FORMATS, dtype
 from qkvac.spec.rounding import bounds
 from qkvac.spec.spread import Precision, effective_bits, spread
 from qkvac.tests.suite import evaluators
 from qkvac.tests.suite.evaluators import VARIANTS, Array, Variant
+from qkvac.tests.suite.ratios import PLAIN, model, sizes
 
-PLAIN = PROFILES["attention"].program()
 GENERIC = ("normal", "hot 6", "shift 30")
 TYPICAL = tuple(v for v in VARIANTS if not v.rough and v.order != "worst")
 """Orders and exponentials as libraries have them, not chosen against the model."""
-
-
-def sizes(given: Mapping[str, Array]) -> dict[str, int]:
-    (n, d), c = given["X"].shape, given["Wq"].shape[1]
-    return {"n": n, "d": d, "c": c}
-
-
-def model(name: str, variant: Variant) -> Arithmetic:
-    form = "logsumexp" if variant.form == "logsumexp" else "shifted, divided"
-    return Arithmetic.for_dtype(name, {"softmax": form, "blocks": variant.block})
 
 
 def deviations(name: str, family: str, variant: Variant) -> dict[str, Array]:
