@@ -1,15 +1,17 @@
 """Arb balls through python-flint: rigorous by construction, at any working precision.
 
 A value keeps whichever form its last operation produced: an exact float64 array, one `arb_mat`
-per leading index, or an object array of `arb`. The others are made when an operation asks,
+per leading index, or a flat list of `arb`. The others are made when an operation asks,
 because packing and unpacking cost as much as a matrix product.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -44,35 +46,47 @@ class Balls:
         shape: tuple[int, ...],
         *,
         exact: Array | None = None,
-        entries: Array | None = None,
+        flat: list[arb] | None = None,
         matrices: list[arb_mat] | None = None,
     ) -> None:
         self.shape = shape
         self.exact = exact
-        self._entries = entries
+        self._flat = flat
         self._matrices = matrices
+
+    @classmethod
+    def of(cls, entries: Any) -> Balls:
+        """From an object array of `arb`."""
+        array = np.asarray(entries, dtype=object)
+        return cls(array.shape, flat=array.ravel().tolist())
+
+    @property
+    def flat(self) -> list[arb]:
+        """The entries in C order."""
+        if self._flat is None:
+            if self.exact is not None:
+                self._flat = list(map(arb, self.exact.ravel().tolist()))
+            else:
+                assert self._matrices is not None
+                self._flat = [entry for matrix in self._matrices for entry in matrix.entries()]
+        return self._flat
 
     @property
     def entries(self) -> Array:
-        """Object array of `arb`."""
-        if self._entries is None:
-            if self.exact is not None:
-                flat = list(map(arb, self.exact.ravel().tolist()))
-            else:
-                assert self._matrices is not None
-                flat = [entry for matrix in self._matrices for entry in matrix.entries()]
-            self._entries = objects(flat, self.shape)
-        return self._entries
+        """A new object array of `arb`."""
+        return objects(self.flat, self.shape)
 
     @property
     def matrices(self) -> list[arb_mat]:
         """The trailing two axes as matrices, one for each index of the leading axes, C order."""
         if self._matrices is None:
             rows, columns = self.shape[-2:]
-            source = self.exact if self.exact is not None else self.entries
-            count = int(np.prod(self.shape[:-2], dtype=np.int64))
-            parts = source.reshape(count, rows * columns)
-            self._matrices = [arb_mat(rows, columns, part.tolist()) for part in parts]
+            flat = self.flat if self.exact is None else self.exact.ravel().tolist()
+            size = rows * columns
+            starts = range(0, math.prod(self.shape[:-2]) * size, size) if size else ()
+            self._matrices = [arb_mat(rows, columns, flat[i : i + size]) for i in starts]
+            if not size:
+                self._matrices = [arb_mat(rows, columns)] * math.prod(self.shape[:-2])
         return self._matrices
 
     @property
@@ -84,8 +98,7 @@ class Balls:
         if self.exact is not None:
             exact = function(self.exact)
             return Balls(exact.shape, exact=exact)
-        entries = function(self.entries)
-        return Balls(entries.shape, entries=entries)
+        return Balls.of(function(self.entries))
 
 
 def objects(flat: list[Any], shape: tuple[int, ...]) -> Array:
@@ -93,6 +106,9 @@ def objects(flat: list[Any], shape: tuple[int, ...]) -> Array:
     array = np.empty(len(flat), dtype=object)
     array[:] = flat
     return array.reshape(shape)
+
+
+_ZERO: Final = arb(0)
 
 
 class BallAlgebra(Rearrangements):
@@ -125,70 +141,66 @@ class BallAlgebra(Rearrangements):
         return Balls((*lead, columns, rows), matrices=matrices)
 
     def add(self, x: Balls, y: Balls) -> Balls:
-        return _elementwise(x.entries + y.entries)
+        return Balls.of(x.entries + y.entries)
 
     def subtract(self, x: Balls, y: Balls) -> Balls:
-        return _elementwise(x.entries - y.entries)
+        return Balls.of(x.entries - y.entries)
 
     def multiply(self, x: Balls, y: Balls) -> Balls:
-        return _elementwise(x.entries * y.entries)
+        return Balls.of(x.entries * y.entries)
 
     def negate(self, x: Balls) -> Balls:
-        return _elementwise(-x.entries)
+        return Balls.of(-x.entries)
 
     def scale(self, x: Balls, s: Scalar) -> Balls:
         factor = s.arb()
         if x.packed:
             return Balls(x.shape, matrices=[matrix * factor for matrix in x.matrices])
-        return _elementwise(x.entries * factor)
+        return Balls.of(x.entries * factor)
 
     def shift(self, x: Balls, s: Scalar) -> Balls:
-        return _elementwise(x.entries + s.arb())
+        return Balls.of(x.entries + s.arb())
 
     def sum(self, x: Balls, axis: int) -> Balls:
         total = np.add.reduce(x.entries, axis=axis, keepdims=True, initial=arb(0))
-        return _elementwise(total)
+        return Balls.of(total)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         if dtype.kind != "O":
             return super().zeros(shape, dtype)
-        return objects([arb(0)] * int(np.prod(shape, dtype=np.int64)), shape)
+        return objects([_ZERO] * math.prod(shape), shape)
 
     def softmax(self, x: Balls, axis: int, where: Array | None) -> Balls:
         """Exponentials over their sum, row by row; masked entries are exactly 0."""
-        moved = np.moveaxis(x.entries, axis, -1)
-        keys = moved.shape[-1]
-        rows = moved.reshape(int(np.prod(moved.shape[:-1], dtype=np.int64)), keys)
+        if axis != -1:
+            moved = x.rearranged(lambda a: np.moveaxis(a, axis, -1))
+            kept = None if where is None else np.moveaxis(np.broadcast_to(where, x.shape), axis, -1)
+            return self.softmax(moved, -1, kept).rearranged(lambda a: np.moveaxis(a, -1, axis))
+        keys, scores, flat = x.shape[-1], x.flat, list[arb]()
+        rows = [scores[i : i + keys] for i in range(0, len(scores), max(keys, 1))]
         if where is None:
-            flat = [weight for row in rows for weight in _weights(row.tolist())]
-        else:
-            kept = np.moveaxis(np.broadcast_to(where, x.shape), axis, -1).reshape(rows.shape)
-            flat = []
-            for row, keep in zip(rows, kept, strict=True):
-                weights = objects([arb(0)] * keys, (keys,))
-                if keep.any():
-                    weights[keep] = _weights(row[keep].tolist())
-                else:
-                    weights[:] = self._empty_row(keys)
-                flat += weights.tolist()
-        entries = np.moveaxis(objects(flat, moved.shape), -1, axis)
-        return Balls(entries.shape, entries=entries)
+            for row in rows:
+                flat += _weights(row)
+            return Balls(x.shape, flat=flat)
+        masks = np.broadcast_to(where, x.shape).reshape(len(rows), keys).tolist()
+        for row, mask in zip(rows, masks, strict=True):
+            if any(mask):
+                weights = iter(_weights(list(compress(row, mask))))
+                flat += [next(weights) if keep else _ZERO for keep in mask]
+            else:
+                flat += [self._empty_row(keys)] * keys
+        return Balls(x.shape, flat=flat)
 
     def _empty_row(self, keys: int) -> arb:
         if self.empty_row == "mean":
             return 1 / arb(keys)
-        return arb(0) if self.empty_row == "zeros" else arb.nan()
-
-
-def _elementwise(entries: Any) -> Balls:
-    array = np.asarray(entries, dtype=object)
-    return Balls(array.shape, entries=array)
+        return _ZERO if self.empty_row == "zeros" else arb.nan()
 
 
 def _positions(shape: tuple[int, ...], lead: tuple[int, ...]) -> list[int]:
     """Which matrix of a value of `shape` belongs to each index of the broadcast leading axes."""
     own = shape[:-2]
-    numbers = np.arange(int(np.prod(own, dtype=np.int64))).reshape(own)
+    numbers = np.arange(math.prod(own)).reshape(own)
     positions: list[int] = np.broadcast_to(numbers, lead).ravel().tolist()
     return positions
 
@@ -200,10 +212,10 @@ def _weights(scores: list[arb]) -> list[arb]:
     then the middle of the largest one, an exact number, is subtracted.
     """
     exponentials = list(map(arb.exp, scores))
-    total = sum(exponentials, arb(0))
+    total = sum(exponentials, _ZERO)
     if scores and not (total.is_finite() and total > 0):
         top = max(score.mid() for score in scores)
         exponentials = [(score - top).exp() for score in scores]
-        total = sum(exponentials, arb(0))
+        total = sum(exponentials, _ZERO)
     inverse = 1 / total
     return list(map(inverse.__mul__, exponentials))

@@ -287,10 +287,11 @@ def weights(hi: Array, lo: Array, radius: Array, kept: Array | None) -> tuple[Ar
     log_error = radius + (size * (2 * PAIR_UNIT) + 2 * EXP_ERROR)
     if kept is not None:
         log_error = np.where(kept, log_error, 0.0)
-    spread = weight_radius(w, log_error, z, sum_error, PAIR_UNIT, 2 * GRID)
     # The sum is at least that of the largest, so this leaves no value in reach of half a GRID.
     slack = np.max(np.where(z > -1.0, log_error, 0.0), axis=-1, keepdims=True, initial=0.0)
-    spread = np.where((w == 0) & (z + log_error + slack < VANISHING), GRID, spread)
+    vanishing = (w == 0) & (z + log_error + slack < VANISHING)
+    spread = weight_radius(w, log_error, lambda: z, sum_error, PAIR_UNIT, 2 * GRID)
+    spread = np.where(vanishing, GRID, spread)
     spread = np.where(known & np.isfinite(inverse), spread, np.inf)
     if kept is not None:
         spread = np.where(kept, spread, 0.0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from operator import sub
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from qkvac.spec.equations import Program
 from qkvac.spec.errorfree import two_sum
 from qkvac.spec.formats import FORMATS, Format
 from qkvac.spec.formats import dtype as numpy_dtype
-from qkvac.spec.interval import GRID, UNIT, Interval, IntervalAlgebra
+from qkvac.spec.interval import GRID, UNIT, Interval, IntervalAlgebra, settled
 from qkvac.spec.rearrangements import Array
 
 SHARPNESS: Final = 2.0**-10
@@ -57,10 +58,13 @@ class Enclosure:
         if isinstance(value, Balls):
             if value.exact is None:
                 return _from_balls(value)
-            value = Interval(value.exact)
+            value = settled(value.exact, None)
         if isinstance(value, Interval):
-            zero = np.zeros_like(value.value)
-            return _settled(value.value, zero, zero if value.radius is None else value.radius)
+            zero = np.zeros(value.shape)
+            radius = zero if value.radius is None else value.radius
+            if np.isfinite(np.sum(radius)):  # so every value is known
+                return cls(value.value, zero, radius)
+            return _settled(value.value, zero, radius)
         hi, lo, radius = value.parts
         return _settled(*two_sum(hi, lo), radius)
 
@@ -150,15 +154,12 @@ def _settled(hi: Array, lo: Array, radius: Array, beyond: Array | None = None) -
 
 
 def _from_balls(value: Balls) -> Enclosure:
-    if value.packed:
-        flat = [entry for matrix in value.matrices for entry in matrix.entries()]
-    else:
-        flat = value.entries.ravel().tolist()
+    flat = value.flat
     his = list(map(float, flat))  # the middle, rounded to nearest
-    rest = [ball - hi for ball, hi in zip(flat, his, strict=True)]
+    rest = list(map(sub, flat, his))
     hi = np.array(his, np.float64)
-    lo = np.array(list(map(float, rest)), np.float64)
-    radius = np.array([float(ball.rad()) for ball in rest], np.float64)
+    lo = np.fromiter(map(float, rest), np.float64, len(rest))
+    radius = np.fromiter(map(float, map(arb.rad, rest)), np.float64, len(rest))
     # lo was rounded by at most u·|lo|; where lo or the radius underflows, each by half a GRID.
     slack = np.abs(lo) * (2 * UNIT)
     underflow = (slack + radius < 2.0**-960) & ((lo != 0) | (radius != 0))

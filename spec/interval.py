@@ -11,7 +11,7 @@ k products and adds them up, and an exponential within EXP_ULPS units in the las
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
@@ -35,6 +35,12 @@ class Interval:
 
     value: Array
     radius: Array | None = None
+
+    @cached_property
+    def size(self) -> Array:
+        """|value|"""
+        magnitude: Array = np.abs(self.value)
+        return magnitude
 
     @cached_property
     def grain(self) -> float:
@@ -93,30 +99,35 @@ def rounded_scalar(scalar: Scalar) -> tuple[float, float, float]:
 def weight_radius(
     weights: Array,
     log_error: Array,
-    exponent: Array,
+    exponent: Callable[[], Array],
     sum_error: float,
     rounding: float,
     floor: float,
 ) -> Array:
-    """Radius of softmax weights e/Σe along the last axis, at most 1.
+    """Radius of softmax weights e/Σe along the last axis, at most about 1; overwrites `log_error`.
 
     `log_error` bounds |ln(true exponential) - ln(computed)|, and is 0 where masked, as are the
-    weights; `exponent` are the shifted scores (maximum 0); `sum_error` is the relative error of
+    weights; `exponent` gives the shifted scores (maximum 0); `sum_error` is the relative error of
     Σe beyond that of its terms, `rounding` that of the weights themselves, `floor` what underflow
     may cost. From p/P - e/D = (p - e)/P + (e/D)(D - P)/P with D ≥ 1 and
     |p - e| ≤ e·(exp(log_error) - 1).
     """
-    if log_error.max(initial=0.0) <= 1.0:
-        spread = log_error * log_error
-        spread += log_error
-        spread *= weights
-    else:  # exp(t) - 1 ≤ t + t² no longer holds, and e may have underflowed
-        below = np.minimum(exponent + log_error, 700.0)
-        largest = np.exp(below) * (1.0 + 2 * EXP_ULPS * UNIT) + GRID
-        small = log_error <= 1.0
-        spread = np.where(small, weights * (log_error + log_error * log_error), largest)
-    sharing = np.sum(spread, axis=-1, keepdims=True)
-    sharing = sharing * inflation(weights.shape[-1]) + sum_error
+    largest = float(log_error.max(initial=0.0))
+    keys = weights.shape[-1]
+    if largest <= 0.0625:  # exp(t) - 1 ≤ t·(1 + largest)
+        sharing = np.einsum("...i,...i->...", weights, log_error)[..., None] * (1.0 + largest)
+        sharing = sharing * inflation(keys) + sum_error
+        growth = (1.0 + 32 * UNIT) / (1.0 - sharing)
+        log_error *= (1.0 + largest) * growth
+        log_error += sharing * growth + rounding
+        log_error *= weights
+        log_error += floor
+        return log_error
+    below = np.minimum(np.maximum(exponent(), -LARGEST) + log_error, 700.0)
+    upper = np.exp(below) * (1.0 + 2 * EXP_ULPS * UNIT) + GRID
+    # exp(t) - 1 ≤ t + t² for t ≤ 1; beyond, the weight and its true value are both below `upper`.
+    spread = np.where(log_error <= 1.0, weights * (log_error + log_error * log_error), upper)
+    sharing = np.sum(spread, axis=-1, keepdims=True) * inflation(keys) + sum_error
     with np.errstate(divide="ignore", invalid="ignore"):
         growth = np.where(sharing < 0.5, 1.0 / (1.0 - sharing), np.inf) * (1.0 + 32 * UNIT)
         spread *= growth
@@ -124,6 +135,14 @@ def weight_radius(
     spread += floor
     capped: Array = np.fmin(spread, 1.0, out=spread)
     return capped
+
+
+def most(x: Interval) -> Array:
+    """|value| + radius, in a new array."""
+    magnitude: Array = np.abs(x.value)
+    if x.radius is not None:
+        magnitude += x.radius
+    return magnitude
 
 
 class IntervalAlgebra(Rearrangements):
@@ -141,24 +160,23 @@ class IntervalAlgebra(Rearrangements):
     def matmul(self, x: Interval, y: Interval) -> Interval:
         terms = x.shape[-1]
         value = np.matmul(x.value, y.value)
-        left, right = np.abs(x.value), np.abs(y.value)
         if x.radius is None and y.radius is None:
-            size = np.matmul(left, right)
-            if self._exactly(x, y, float(size.max(initial=0.0))):
+            radius = np.matmul(x.size, y.size)
+            if self._exactly(x, y, float(radius.max(initial=0.0))):
                 return Interval(value)
-            size *= terms * UNIT * inflation(terms)
-            size += 3 * terms * GRID
-            return settled(value, size)
-        # The product of the true operands, then the k·u of the sum; see the module docstring.
+            radius *= terms * UNIT * inflation(terms)
+            radius += 3 * terms * GRID
+            return settled(value, radius)
+        # |xy - x̂ŷ| ≤ |x||y - ŷ| + |x - x̂||ŷ|, and then k·u of the sum: see the module docstring.
         slack = terms * UNIT * inflation(terms)
+        left, right = most(x), most(y)
+        right *= slack
+        right += GRID
         if y.radius is not None:
-            most = left if x.radius is None else left + x.radius
-            radius = np.matmul(most, y.radius + (slack * (right + y.radius) + GRID))
-            if x.radius is not None:
-                radius += np.matmul(x.radius, right)
-        else:
-            assert x.radius is not None
-            radius = np.matmul(x.radius + (slack * (left + x.radius) + GRID), right)
+            right += y.radius
+        radius = np.matmul(left, right)
+        if x.radius is not None:
+            radius += np.matmul(x.radius, y.size)
         radius *= inflation(terms)
         radius += 3 * terms * GRID
         return settled(value, radius)
@@ -194,13 +212,15 @@ class IntervalAlgebra(Rearrangements):
         factor, rest, error = rounded_scalar(s)
         error += abs(rest) * (1.0 + 2 * UNIT)
         value = x.value * factor
-        if error or abs(math.frexp(factor)[0]) != 0.5:
-            radius = np.abs(value) * (UNIT * inflation(0)) + np.abs(x.value) * error
-        else:  # a power of two rounds only in underflow
-            radius = np.zeros_like(value)
+        growth = (abs(factor) + error) * inflation(2)
+        relative = 0.0
+        if error or abs(math.frexp(factor)[0]) != 0.5:  # a power of two rounds in underflow alone
+            relative = abs(factor) * UNIT + error
+        radius = x.size * (relative * inflation(2)) if x.radius is None else np.abs(x.value)
         if x.radius is not None:
-            radius += x.radius * ((abs(factor) + error) * inflation(0))
-        radius += 2 * GRID
+            radius *= relative
+            radius += x.radius * growth
+        radius += 4 * GRID
         return settled(value, radius)
 
     def shift(self, x: Interval, s: Scalar) -> Interval:
@@ -226,13 +246,13 @@ class IntervalAlgebra(Rearrangements):
             scores = np.where(kept, scores, -np.inf)
         keys = scores.shape[-1]
         top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-        shifted = scores - np.where(np.isfinite(top), top, 0.0)
+        offset = np.where(np.isfinite(top), top, 0.0)
+        shifted = scores - offset
         weights = np.exp(shifted)
         total = np.sum(weights, axis=-1, keepdims=True)
         np.divide(weights, total, out=weights, where=total > 0)
-        exponent = shifted if kept is None else np.where(kept, shifted, 0.0)
-        exponent = np.maximum(exponent, -LARGEST, out=exponent)
-        log_error = exponent * (-2 * UNIT)
+        log_error = shifted
+        log_error *= -2 * UNIT
         if errors is not None:
             log_error += errors
         log_error += 2 * EXP_ULPS * UNIT
@@ -240,10 +260,12 @@ class IntervalAlgebra(Rearrangements):
             log_error = np.where(kept, log_error, 0.0)
         # D ≥ 1, so exponentials that underflow share at most keys·GRID of it.
         sum_error = keys * (UNIT + GRID) * inflation(keys)
-        radius = weight_radius(weights, log_error, exponent, sum_error, 4 * UNIT, 16 * GRID)
-        if not np.isfinite(top).all() or not np.isfinite(np.sum(weights)):
-            row = ~np.isfinite(total) | (top == -np.inf) | (total <= 0)
-            radius = np.where(row, np.inf, radius)
+        radius = weight_radius(
+            weights, log_error, lambda: scores - offset, sum_error, 4 * UNIT, 16 * GRID
+        )
+        known = np.isfinite(top) & np.isfinite(total)
+        if not known.all():
+            radius = np.where(known, radius, np.inf)
         if kept is not None:
             radius = np.where(kept, radius, 0.0)
             weights, radius = self._empty_rows(weights, radius, kept)

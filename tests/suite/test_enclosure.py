@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from fractions import Fraction
+from importlib.util import find_spec
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvac.spec import equations, interval
-from qkvac.spec.attention import PROFILES, SDPA_VARIANTS
+from qkvac.spec.attention import PROFILES, SDPA_VARIANTS, Arithmetic
 from qkvac.spec.ball import BallAlgebra, working_precision
 from qkvac.spec.doubledouble import DoubleDoubleAlgebra
 from qkvac.spec.enclosure import Enclosure, certify
@@ -20,6 +24,7 @@ from qkvac.spec.equations import parse
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.formats import dtype as numpy_dtype
 from qkvac.spec.interval import GRID, IntervalAlgebra
+from qkvac.spec.rounding import bounds
 from qkvac.tests.suite.multiprecision import misses, truth
 
 ATTENTION = PROFILES["attention"].program()
@@ -299,6 +304,40 @@ def test_the_arithmetic_follows_from_dtype_and_length(tried, dtype, n, expected)
     assert list(found) == ["Q", "K", "V", "Ω", "A", "C"]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("family", "shape"),
+    [
+        *product(
+            ["normal", "hot", "sparse", "cancelling", "wide", "tiny"],
+            [(1, 1, 1), (6, 3, 2), (33, 20, 7)],
+        ),
+        ("normal", (600, 9, 5)),
+        ("hot", (600, 9, 5)),
+    ],
+)
+def test_radii_are_small_beside_the_bounds(dtype, family, shape):
+    """What identical means is decided by the bound alone, the oracle takes under 1/1024 of it."""
+    inputs, sizes = attention_case(4, family, *shape)
+    if family in ("wide", "tiny") and dtype != "float64":
+        inputs = {name: np.ldexp(x, -np.frexp(np.abs(x).max())[1]) for name, x in inputs.items()}
+    inputs = {name: x.astype(numpy_dtype(dtype)) for name, x in inputs.items()}
+    bound = bounds(ATTENTION, inputs, sizes, Arithmetic.for_dtype(dtype))
+    found = certify(ATTENTION, inputs, sizes, dtype, bound=bound)
+    assert all(found[name].sharp(limit).all() for name, limit in bound.items())
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("n", [33, 600])
+def test_the_first_arithmetic_is_sharp_enough_for_ordinary_data(tried, dtype, n):
+    inputs, sizes = attention_case(4, "normal", n, 20, 7)
+    inputs = {name: x.astype(numpy_dtype(dtype)) for name, x in inputs.items()}
+    bound = bounds(ATTENTION, inputs, sizes, Arithmetic.for_dtype(dtype))
+    tried.clear()
+    certify(ATTENTION, inputs, sizes, dtype, bound=bound)
+    assert len(tried) == 1
+
+
 def test_precision_rises_until_the_radius_is_small_beside_the_bound(tried):
     inputs, sizes = attention_case(2, "normal", 4, 3, 2)
     inputs["X"] *= 2.0**45  # scores near 2**90: 128 bits leave 38 for the exponentials
@@ -395,6 +434,24 @@ def test_working_precision_is_restored():
     with pytest.raises(ZeroDivisionError), working_precision(333):
         1 // (ctx.prec - 333)
     assert ctx.prec == before
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch, which can flush subnormals")
+def test_nothing_is_certified_where_subnormals_are_flushed():
+    script = """
+import numpy, torch
+from qkvac.spec import enclosure, equations
+if not torch.set_flush_denormal(True):
+    print("refused")
+else:
+    program = equations.parse("X[n]\\nY[n] = X + X")
+    try:
+        enclosure.certify(program, {"X": numpy.ones(1)}, {"n": 1}, "float32")
+    except enclosure.FlushedSubnormalsError:
+        print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "refused\n", done.stderr
 
 
 # --- the enclosure itself ------------------------------------------------------------------
