@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -105,45 +105,42 @@ class Progress:
         self._total = total
         self._count = 0
         self._failures = 0
-        self._started = time.monotonic()
         self._bar: Any = None
-        self._task: Any = None
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(PATIENCE, self._start)
+        self._timer.daemon = True
 
     def watch(self, result: Result) -> None:
         self._count += 1
         self._failures += not result.ok
-        if self._bar is None and sys.stderr.isatty():
-            if time.monotonic() - self._started < PATIENCE:
-                return
-            self._start()
-        if self._bar is not None:
-            failed = f"[red]{self._failures} failed[/]" if self._failures else ""
-            cell = result.cell
-            self._bar.update(
-                self._task,
-                completed=self._count,
-                what=f"{cell.subject.id} {cell.dtype}",
-                failed=failed,
-            )
+        with self._lock:
+            if self._bar is not None:
+                failed = f"[red]{self._failures} failed[/]" if self._failures else ""
+                what = f"{result.cell.subject.id} {result.cell.dtype}"
+                self._bar.update(self._task, completed=self._count, what=what, failed=failed)
 
     def _start(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
-        self._bar = Bar(
-            BarColumn(20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[failed]}"),
-            TextColumn("{task.fields[what]}"),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._bar.add_task("", total=self._total, what="", failed="")
-        self._bar.start()
+        with self._lock:
+            self._bar = Bar(
+                BarColumn(20),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[failed]}"),
+                TextColumn("{task.fields[what]}"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            start = {"completed": self._count, "what": "", "failed": ""}
+            self._task = self._bar.add_task("", total=self._total, **start)
+            self._bar.start()
 
     def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            self._timer.start()
         return self
 
     def __exit__(
@@ -152,5 +149,7 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._timer.cancel()
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()

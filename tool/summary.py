@@ -6,6 +6,7 @@ Everything fits into 80 columns and is readable without colour.
 from __future__ import annotations
 
 import io
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -18,7 +19,7 @@ from qkvac.cells import CHECKS, Result, Status
 from qkvac.declaration import DTYPES
 from qkvac.failures import blocks
 from qkvac.report import FAILED, NOT_PROVED, NOT_RUN, PASSED, Report
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import PROFILES, Arithmetic
 
 GRADES: Final = ("exact", "faithful", "conforming", "suspicious")
 """Grades of a pass, the best first."""
@@ -58,7 +59,7 @@ def show(report: Report, console: Console) -> None:
             "all of them ran.\n",
             style="dim",
         )
-    for text in _left_out(report):
+    for text in (*_models(report), *_left_out(report)):
         console.print(Text(text, style="dim"))
     for text in report.warnings:
         console.print(Text(f"warning: {text}", style="yellow"))
@@ -92,8 +93,9 @@ def _one(results: Sequence[Result], profile: str) -> Table:
         if those:
             cells = [[r for r in those if r.cell.dtype == dtype] for dtype in dtypes]
             rows.add_row(name, *(_word(cell, with_ratio=True) for cell in cells))
-    counts = [_passed([r for r in results if r.cell.dtype == dtype]) for dtype in dtypes]
-    rows.add_row("cells", *counts, style="dim")
+    by_dtype = [[r for r in results if r.cell.dtype == dtype] for dtype in dtypes]
+    rows.add_row("resolution", *(_resolution(those) for those in by_dtype), style="dim")
+    rows.add_row("passed", *(_passed(those) for those in by_dtype), style="dim")
     return rows
 
 
@@ -148,6 +150,45 @@ def _number(results: Sequence[Result], letter: str) -> Text:
     short = {Status.NOT_REPORTED: "–", Status.UNSUPPORTED: "–", Status.SKIPPED: "–", "": ""}
     short |= {Status.KNOWN_DEVIATION: "known", Status.UNEXPECTED_PASS: "passes"}
     return Text(short.get(status, status[:7]), style=STYLES[status])
+
+
+def _resolution(results: Iterable[Result]) -> str:
+    """Bound of the profile's result over its largest value, in the median case."""
+    found = [r.resolution for r in results if r.last and r.decisive and r.resolution]
+    return f"{statistics.median(found):.1g}" if found else ""
+
+
+def _models(report: Report) -> list[str]:
+    """What the only subject declared, and what that leaves unseen."""
+    subjects = {result.cell.subject for result in report.results}
+    entries = [entry for entry in report.roster.entries if entry.subject in subjects]
+    if len(entries) != 1:
+        return []
+    entry = entries[0]
+    dtypes = [d for d in entry.dtypes if any(r.cell.dtype == d for r in report.results)]
+    models = dict.fromkeys(_model(entry.arithmetic(dtype), dtype) for dtype in dtypes)
+    lines = [f"judged as declared: {'; '.join(models)}"] if models else []
+    quantities = [result for result in report.results if not result.cell.is_check]
+    if all(r.last or r.status in NOT_RUN for r in quantities) and any(r.last for r in quantities):
+        lines.append(
+            "nothing before the result is returned, so errors smaller than its bound stay unseen; "
+            "returning Q, K, V and A makes the test sharper"
+        )
+    return lines
+
+
+def _model(model: Arithmetic, dtype: str) -> str:
+    parts = [f"{dtype} accumulates in {model.accumulation}"]
+    if model.storage != dtype:
+        parts.append(f"stored as {model.storage}")
+    if model.operands != model.storage:
+        parts.append(f"multiplies {model.operands}")
+    if model.flushes:
+        parts.append("flushes subnormals")
+    if model.blocks:
+        parts.append(f"blocks of {model.blocks} keys")
+    parts.append(f"softmax {model.softmax or 'undeclared'}")
+    return ", ".join(parts)
 
 
 def _passed(results: Iterable[Result]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,16 @@ def test_run_takes_backends(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = command(capsys, *words)
     assert status == 0
     assert "numpy/eager@cpu computes the same attention as the spec in float16." in out
+
+
+def test_a_port_that_returns_little_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = write(tmp_path, "def attention(*arrays): return plain(*arrays)[-1]")
+    _, out, _ = command(capsys, "check", port, "--case", MAIN, "--dtype", "float32")
+    text = " ".join(out.split())
+    assert "judged as declared: float32 accumulates in float32, softmax undeclared" in text
+    assert "returning Q, K, V and A makes the test sharper" in text
 
 
 def test_json_holds_totals_and_every_result(
@@ -282,6 +293,26 @@ def test_ctrl_c_ends_with_130_and_what_was_found(tmp_path: Path) -> None:
     assert "interrupted" in err
     assert "Traceback" not in err
     assert "conforming" in out or "faithful" in out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_a_long_run_shows_on_a_terminal_how_far_it_is(tmp_path: Path) -> None:
+    import pty
+
+    port = write(tmp_path, "def attention(*arrays): time.sleep(2); return plain(*arrays)")
+    terminal, stderr = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "qkvac", "check", port, "--case", SMALL, "--dtype", "float32"],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+    )
+    os.close(stderr)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert done.returncode == 0
+    assert re.search(r"\d+/\d+", shown), shown
 
 
 def test_an_ended_pipe_is_no_error(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_one_port_is_shown_by_quantity_and_dtype() -> None:
     assert ["float64", "float32"] in lines
     assert ["C", "conforming", "0.5"] in lines
     assert ["repeat", "conforming", "0.25"] in lines
-    assert ["cells", "1/1", "2/2"] in lines
+    assert ["passed", "1/1", "2/2"] in lines
 
 
 def test_several_subjects_are_shown_side_by_side() -> None:
