@@ -12,6 +12,7 @@ so that every format rounds it to 0.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import sub
 from typing import Any, Final
@@ -226,7 +227,8 @@ def certify(
     longest = max((size for array in arrays.values() for size in array.shape[-2:]), default=0)
     best: dict[str, Enclosure] = {}
     for algebra, bits in _arithmetics(dtype, longest, conventions or {}):
-        with working_precision(bits), np.errstate(all="ignore"):
+        precision = working_precision(bits) if bits else nullcontext()
+        with precision, np.errstate(all="ignore"):
             values = {
                 tensor.name: algebra.constant(arrays[tensor.name])
                 if tensor.kind == "real"
@@ -250,12 +252,12 @@ def certify(
 def _arithmetics(
     dtype: str, longest: int, conventions: Mapping[str, str]
 ) -> Iterator[tuple[BallAlgebra | DoubleDoubleAlgebra | IntervalAlgebra, int]]:
-    """Algebras in the order in which they are tried, each with Arb's working precision."""
+    """Algebras in the order in which they are tried, with the precision that Arb is to work at."""
     if dtype != "float64":
-        yield IntervalAlgebra(conventions), PRECISIONS[0]
+        yield IntervalAlgebra(conventions), 0
     if longest >= LONG:
-        yield DoubleDoubleAlgebra(conventions, slices=2), PRECISIONS[0]
-        yield DoubleDoubleAlgebra(conventions, slices=4), PRECISIONS[0]
+        yield DoubleDoubleAlgebra(conventions, slices=2), 0
+        yield DoubleDoubleAlgebra(conventions, slices=4), 0
     for bits in PRECISIONS:
         yield BallAlgebra(conventions), bits
 
@@ -273,7 +275,7 @@ def _needed(program: Program, names: Collection[str]) -> Program:
 
 def _plain(array: Array, kind: str) -> Array:
     types = {"real": np.float64, "mask": np.bool_, "index": np.intp}
-    return np.asarray(array).astype(types[kind])
+    return np.asarray(array).astype(types[kind], copy=False)
 
 
 def _sharper(old: Enclosure | None, new: Enclosure) -> Enclosure:

@@ -493,7 +493,8 @@ def test_rounding_of_pairs_is_correct(name, mantissa, nudge, place, exponent, wh
         "bottom": chosen.emin - chosen.precision - 4,
     }[where]
     p = chosen.precision
-    hi = np.ldexp(float(mantissa) + 2.0**-p, max(origin + exponent, -1070))
+    with np.errstate(over="ignore"):
+        hi = np.ldexp(float(mantissa) + 2.0**-p, max(origin + exponent, -1070))
     if not np.isfinite(hi):
         return
     lo = float(nudge * np.ldexp(abs(hi), -53 - place))
