@@ -1,0 +1,242 @@
+"""The grammar: Python syntax restricted to what attention needs, parsed by `ast`.
+
+Everything outside it is a SpecError that shows its line.
+
+    X[n, d]                      an input and its trailing axes
+    scale                        a scalar parameter
+    Q[n, c] = X @ Wq             an equation and the shape contract of its result
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from qkvac.spec.syntax import (
+    Equation,
+    Expr,
+    Kind,
+    Number,
+    Op,
+    Program,
+    Ref,
+    SpecError,
+    Tensor,
+    rank_of,
+    walk,
+)
+
+BINARY: Final = {
+    ast.MatMult: "matmul",
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.BitAnd: "conjunction",
+}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Parameters of a function of the grammar; those after `required` may be left out."""
+
+    parameters: tuple[str, ...]
+    required: int
+    has_axis: bool = False
+
+
+FUNCTIONS: Final[Mapping[str, Signature]] = {
+    "sqrt": Signature(("x",), 1),
+    "softmax": Signature(("x", "where"), 1, has_axis=True),
+    "causal": Signature(("L", "S"), 2),
+    "finite": Signature(("mask",), 1),
+    "split": Signature(("x", "h"), 2),
+    "merge": Signature(("x",), 1),
+    "repeat": Signature(("x", "h"), 2),
+    "take": Signature(("table", "index"), 2),
+    "head": Signature(("x", "n"), 2),
+    "sum": Signature(("x",), 1, has_axis=True),
+    "sum_to": Signature(("x", "like"), 2),
+    "scatter_add": Signature(("x", "index", "like"), 3),
+    "pad": Signature(("x", "like"), 2),
+}
+
+
+def parse(text: str) -> Program:
+    """The program that `text` declares; raises SpecError, showing the line, if it is malformed."""
+    return _Parser(textwrap.dedent(text).strip("\n")).program()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.lines = text.split("\n")
+        try:
+            self.module = ast.parse(text)
+        except SyntaxError as error:
+            message = f"not an equation: {error.msg}"
+            raise self.error(error.lineno or 1, error.offset, message) from None
+        self.text = text
+
+    def error(self, line: int, column: int | None, message: str) -> SpecError:
+        shown = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
+        caret = f"\n    {' ' * max((column or 1) - 1, 0)}^" if column is not None else ""
+        return SpecError(f"spec line {line}: {message}\n    {shown}{caret}")
+
+    def at(self, node: ast.expr | ast.stmt, message: str) -> SpecError:
+        # ast counts UTF-8 bytes, a reader counts characters.
+        prefix = self.lines[node.lineno - 1].encode()[: node.col_offset].decode()
+        return self.error(node.lineno, len(prefix) + 1, message)
+
+    def program(self) -> Program:
+        inputs, parameters, equations = list[Tensor](), list[str](), list[Equation]()
+        lines = dict[str, int]()
+        for node in self.module.body:
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Name):
+                name = node.value.id
+                parameters.append(name)
+            elif isinstance(node, ast.Expr):
+                tensor = self.declaration(node.value)
+                name = tensor.name
+                inputs.append(tensor)
+            elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+                tensor = self.declaration(node.targets[0])
+                name = tensor.name
+                text = ast.get_source_segment(self.text, node) or ""
+                equations.append(Equation(tensor, self.expression(node.value), text, node.lineno))
+            else:
+                raise self.at(node, "expected `X[n, d]`, `scale` or `Q[n, c] = …`")
+            if name in lines:
+                raise self.at(node, f"{name} is declared twice")
+            lines[name] = node.lineno
+        if not equations:
+            raise self.error(1, None, "the text declares no equation")
+        program = Program(tuple(inputs), tuple(parameters), tuple(equations))
+        clash = [name for name in program.axis_names if name in program.tensors]
+        if clash:
+            problem = f"{clash[0]} names both a tensor and an axis"
+            raise self.error(lines[clash[0]], None, problem)
+        kinds = self.check(program)
+        typed = (replace(tensor, kind=kinds.get(tensor.name, "real")) for tensor in program.inputs)
+        return replace(program, inputs=tuple(typed))
+
+    def declaration(self, node: ast.expr) -> Tensor:
+        if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
+            raise self.at(node, "a tensor is declared with its axes, as in `X[n, d]`")
+        axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if not axes:
+            raise self.at(node, "a tensor has at least one axis")
+        return Tensor(node.value.id, tuple(self.axis(axis) for axis in axes))
+
+    def axis(self, node: ast.expr) -> Expr:
+        expression = self.expression(node)
+        for part in walk(expression):
+            if isinstance(part, Op) and part.name not in ("multiply", "divide"):
+                raise self.at(node, "an axis is a name, a number, or a product or quotient of such")
+        return expression
+
+    def expression(self, node: ast.expr) -> Expr:
+        if isinstance(node, ast.Name):
+            return Ref(node.id)
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            if isinstance(node.value, float) and not np.isfinite(node.value):
+                raise self.at(node, "a number must be finite")
+            if isinstance(node.value, int):
+                return Number(Fraction(node.value))
+            # The decimal as written: 0.1 is a tenth.
+            literal = ast.get_source_segment(self.text, node) or ""
+            return Number(Fraction(literal.replace("_", "")))
+        if isinstance(node, ast.BinOp) and type(node.op) in BINARY:
+            operands = (self.expression(node.left), self.expression(node.right))
+            return Op(BINARY[type(node.op)], operands)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return Op("negate", (self.expression(node.operand),))
+        if isinstance(node, ast.Attribute) and node.attr == "T":
+            return Op("transpose", (self.expression(node.value),))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return self.call(node, node.func.id)
+        raise self.at(node, f"{ast.unparse(node)!r} is outside the grammar")
+
+    def call(self, node: ast.Call, name: str) -> Op:
+        signature = FUNCTIONS.get(name)
+        if signature is None:
+            known = ", ".join(FUNCTIONS)
+            raise self.at(node, f"unknown function {name!r}; the grammar has {known}")
+        # `axis` stands second wherever it may be given by position.
+        order = list(signature.parameters)
+        if signature.has_axis:
+            order.insert(1, "axis")
+        given = dict[str, ast.expr]()
+        for position, argument in enumerate(node.args):
+            if isinstance(argument, ast.Starred) or position >= len(order):
+                raise self.at(argument, f"{name} takes ({', '.join(order)})")
+            given[order[position]] = argument
+        for keyword in node.keywords:
+            if keyword.arg is None or keyword.arg not in order or keyword.arg in given:
+                raise self.at(keyword.value, f"{name} takes ({', '.join(order)}), each once")
+            given[keyword.arg] = keyword.value
+        missing = [p for p in signature.parameters[: signature.required] if p not in given]
+        if signature.has_axis and "axis" not in given:
+            missing.append("axis")
+        if missing:
+            raise self.at(node, f"{name} needs {', '.join(missing)}")
+        axis = None
+        if signature.has_axis:
+            value = given["axis"]
+            if not (isinstance(value, ast.Constant) and type(value.value) is int):
+                raise self.at(value, "axis is a whole number that counts declared axes")
+            axis = value.value
+        args = tuple(self.expression(given[p]) for p in signature.parameters if p in given)
+        return Op(name, args, axis)
+
+    def check(self, program: Program) -> dict[str, Kind]:
+        """Names known and used in order, ranks consistent; returns the kind of each input."""
+        scalars = set(program.axis_names) | set(program.parameters)
+        ranks = {tensor.name: tensor.rank for tensor in program.inputs}
+        kinds = dict[str, Kind]()
+        for equation in program.equations:
+            try:
+                rank = rank_of(equation.expression, ranks, scalars)
+                _infer_kinds(equation.expression, None, kinds)
+            except SpecError as error:
+                raise self.error(equation.line, None, str(error)) from None
+            if rank != equation.target.rank:
+                target = equation.target
+                problem = f"the right-hand side has {rank} axes, {target.name} has {target.rank}"
+                raise self.error(equation.line, None, problem)
+            ranks[equation.target.name] = rank
+        return kinds
+
+
+def _infer_kinds(expression: Expr, kind: Kind | None, kinds: dict[str, Kind]) -> None:
+    """Record what each name is used as: a mask in `where=` and `&`, an index in take."""
+    if isinstance(expression, Ref):
+        used: Kind = kind or "real"
+        if kinds.setdefault(expression.name, used) != used:
+            before = kinds[expression.name]
+            raise SpecError(f"{expression.name} is used both as {before} and as {used}")
+    elif isinstance(expression, Op):
+        if _is_mask(expression) and kind != "mask":
+            raise SpecError(f"{expression.name} is a mask, which only where= and & take")
+        for position, argument in enumerate(expression.args):
+            below: Kind | None = None
+            if expression.name == "conjunction" or (expression.name == "softmax" and position == 1):
+                below = "mask"
+            elif expression.name in ("take", "scatter_add") and position == 1:
+                below = "index"
+                if not isinstance(argument, Ref):
+                    raise SpecError(f"the index of {expression.name} is a name")
+            if below == "mask" and not _is_mask(argument):
+                raise SpecError("where= and & take a mask: a name, causal(…), finite(…) or m & m")
+            _infer_kinds(argument, below, kinds)
+
+
+def _is_mask(expression: Expr) -> bool:
+    if isinstance(expression, Op):
+        return expression.name in ("causal", "finite", "conjunction")
+    return isinstance(expression, Ref)
