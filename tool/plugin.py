@@ -49,14 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
-    if worker is not None:
-        if ROSTER in worker:
-            register(config)
-    elif _own(config):
+    if _own(config) if worker is None else ROSTER in worker:
         register(config)
-    elif given := _given(config):
+        return
+    given = [word for word in config.invocation_params.args if word.startswith("--qkvac-")]
+    if given:
         raise pytest.UsageError(
-            f"{given[0]} has no effect here: no test of qkvac is asked for; "
+            f"{given[0].partition('=')[0]} has no effect here: no test of qkvac is asked for; "
             "add --pyargs qkvac.tests.conformance"
         )
 
@@ -72,19 +71,10 @@ def register(config: pytest.Config) -> Matrix:
     return found
 
 
-def _given(config: pytest.Config) -> list[str]:
-    """Options of this plugin that differ from their defaults."""
-    chosen = {name: value for name, value in vars(config.option).items() if value}
-    chosen = {name: value for name, value in chosen.items() if name.startswith("qkvac_")}
-    unset = {"qkvac_tier": "default", "qkvac_timeout": 60.0, "qkvac_threads": 1}
-    return [
-        f"--{name.replace('_', '-')}" for name, value in chosen.items() if value != unset.get(name)
-    ]
-
-
 def _own(config: pytest.Config) -> bool:
     """Whether the run asks for tests of this suite."""
-    if all((config.rootpath / part).exists() for part in ("tool/plugin.py", "tests/conformance")):
+    root = config.rootpath
+    if (root / "spec" / "attention.py").exists() and (root / "tests" / "conformance").exists():
         return True
     spec = importlib.util.find_spec("qkvac.tests")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())

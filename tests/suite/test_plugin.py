@@ -174,6 +174,12 @@ def test_an_option_without_the_matrix_is_refused(
     result.stderr.fnmatch_lines([f"*{option[0]} has no effect here*--pyargs qkvac.tests.conform*"])
 
 
+def test_options_in_a_configuration_disturb_no_other_run(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\naddopts = --qkvac-device cpu")
+    pytester.makepyfile("def test_one(): pass")
+    pytester.runpytest_inprocess(syspathinsert=False).assert_outcomes(passed=1)
+
+
 # --- the matrix ---------------------------------------------------------------------------------
 
 
