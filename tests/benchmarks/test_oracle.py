@@ -29,7 +29,9 @@ DIGITS = 34
 """Decimal digits of gmpy2 and mpmath: 113 bits, less than the 128 of the balls."""
 
 
-def attention(n: int, d: int, c: int, dtype: str = "float64") -> tuple[dict[str, Any], dict]:
+def attention(
+    n: int, d: int, c: int, dtype: str = "float64"
+) -> tuple[dict[str, Any], dict[str, int]]:
     rng = np.random.default_rng(0)
     inputs = {"X": rng.standard_normal((n, d))}
     inputs |= {name: rng.standard_normal((d, c)) / np.sqrt(d) for name in ("Wq", "Wk", "Wv")}
@@ -63,7 +65,9 @@ def in_float64(X: Any, Wq: Any, Wk: Any, Wv: Any) -> None:
     A @ V
 
 
-def certified(inputs: dict[str, Any], sizes: dict, dtype: str = "float64") -> Callable[[], Any]:
+def certified(
+    inputs: dict[str, Any], sizes: dict[str, int], dtype: str = "float64"
+) -> Callable[[], Any]:
     return lambda: certify(ATTENTION, inputs, sizes, dtype)
 
 
@@ -75,7 +79,7 @@ def recorded(benchmark: Any, function: Callable[[], Any], other: float, rounds: 
     return own
 
 
-def test_float64_beside_gmpy2(benchmark):
+def test_float64_beside_gmpy2(benchmark: Any) -> None:
     """At least 8 times faster, radius included."""
     inputs, sizes = attention(256, 256, 64)
     with gmpy2.context(precision=113):
@@ -84,7 +88,7 @@ def test_float64_beside_gmpy2(benchmark):
     assert other / own >= 8
 
 
-def test_float64_beside_mpmath(benchmark):
+def test_float64_beside_mpmath(benchmark: Any) -> None:
     """At least 30 times faster; mpmath takes some 15 seconds for this one evaluation."""
     inputs, sizes = attention(256, 256, 64)
     with mpmath.workdps(DIGITS):
@@ -94,7 +98,7 @@ def test_float64_beside_mpmath(benchmark):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_float32_and_below_beside_plain_float64(benchmark, dtype):
+def test_float32_and_below_beside_plain_float64(benchmark: Any, dtype: str) -> None:
     """At most 6 times the evaluation alone, for value and radius."""
     inputs, sizes = attention(256, 256, 64, dtype)
     wide = [x.astype(np.float64) for x in inputs.values()]
@@ -104,14 +108,14 @@ def test_float32_and_below_beside_plain_float64(benchmark, dtype):
     assert own / other <= 6
 
 
-def enclosed(algebra: Any, inputs: dict[str, Any], sizes: dict) -> None:
+def enclosed(algebra: Any, inputs: dict[str, Any], sizes: dict[str, int]) -> None:
     with working_precision(128), np.errstate(all="ignore"):
         values = {name: algebra.constant(x) for name, x in inputs.items()}
         for value in equations.evaluate(ATTENTION, algebra, values, sizes).values():
             Enclosure.of(value)
 
 
-def test_double_double_beside_arb(benchmark):
+def test_double_double_beside_arb(benchmark: Any) -> None:
     """At least 5 times faster where it takes over (about 10 on an idle machine)."""
     inputs, sizes = attention(512, 256, 64)
     other = fastest(lambda: enclosed(BallAlgebra(), inputs, sizes), 1)

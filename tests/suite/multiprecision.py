@@ -25,7 +25,7 @@ def number(value: Any) -> mpf:
     return mpf(float(value))
 
 
-def numbers(array: Any) -> np.ndarray:
+def numbers(array: Any) -> Any:
     exact = np.asarray(array).astype(np.float64)
     return np.array([number(v) for v in exact.ravel()] or [None], dtype=object)[
         : exact.size
@@ -46,10 +46,10 @@ class Multiprecision(Masks):
     def report(self, name: str, value: Any) -> Any:
         return value
 
-    def center(self, value: np.ndarray) -> np.ndarray:
+    def center(self, value: Any) -> Any:
         return value.astype(np.float64)
 
-    def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def matmul(self, x: Any, y: Any) -> Any:
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         x, y = np.broadcast_to(x, lead + x.shape[-2:]), np.broadcast_to(y, lead + y.shape[-2:])
         out = np.empty((*lead, x.shape[-2], y.shape[-1]), dtype=object)
@@ -59,31 +59,31 @@ class Multiprecision(Masks):
             out[index] = mpmath.fsum(a * b for a, b in terms)
         return out
 
-    def transpose(self, x: np.ndarray) -> np.ndarray:
+    def transpose(self, x: Any) -> Any:
         return x.swapaxes(-1, -2)
 
-    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def add(self, x: Any, y: Any) -> Any:
         return x + y
 
-    def subtract(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def subtract(self, x: Any, y: Any) -> Any:
         return x - y
 
-    def multiply(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def multiply(self, x: Any, y: Any) -> Any:
         return x * y
 
-    def negate(self, x: np.ndarray) -> np.ndarray:
+    def negate(self, x: Any) -> Any:
         return -x
 
-    def scale(self, x: np.ndarray, s: Scalar) -> np.ndarray:
+    def scale(self, x: Any, s: Scalar) -> Any:
         return x * exact_scalar(s)
 
-    def shift(self, x: np.ndarray, s: Scalar) -> np.ndarray:
+    def shift(self, x: Any, s: Scalar) -> Any:
         return x + exact_scalar(s)
 
-    def sum(self, x: np.ndarray, axis: int) -> np.ndarray:
+    def sum(self, x: Any, axis: int) -> Any:
         return x.sum(axis=axis, keepdims=True)
 
-    def softmax(self, x: np.ndarray, axis: int, where: np.ndarray | None) -> np.ndarray:
+    def softmax(self, x: Any, axis: int, where: Any) -> Any:
         kept = np.broadcast_to(True if where is None else where, x.shape)
         rows, masks = np.moveaxis(x, axis, -1), np.moveaxis(kept, axis, -1)
         out = np.empty(rows.shape, dtype=object)
@@ -102,43 +102,43 @@ class Multiprecision(Masks):
             out[index] = np.array([term / total for term in terms], dtype=object)
         return np.moveaxis(out, -1, axis)
 
-    def split(self, x: np.ndarray, h: int) -> np.ndarray:
+    def split(self, x: Any, h: int) -> Any:
         width = x.shape[-1] // h
         return np.stack([x[..., i * width : (i + 1) * width] for i in range(h)], axis=-3)
 
-    def merge(self, x: np.ndarray) -> np.ndarray:
+    def merge(self, x: Any) -> Any:
         return np.concatenate([x[..., i, :, :] for i in range(x.shape[-3])], axis=-1)
 
-    def repeat(self, x: np.ndarray, h: int) -> np.ndarray:
+    def repeat(self, x: Any, h: int) -> Any:
         group = x.shape[-3]
         return np.stack([x[..., i * group // h, :, :] for i in range(h)], axis=-3)
 
-    def take(self, table: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def take(self, table: Any, index: Any) -> Any:
         rows = [table[i] for i in index.ravel()]
         return np.array(rows, dtype=object).reshape(*index.shape, table.shape[-1])
 
-    def head(self, x: np.ndarray, n: int, axis: int) -> np.ndarray:
+    def head(self, x: Any, n: int, axis: int) -> Any:
         return np.take(x, range(n), axis=axis)
 
-    def lift(self, x: np.ndarray, axis: int, count: int) -> np.ndarray:
+    def lift(self, x: Any, axis: int, count: int) -> Any:
         for _ in range(count):
             x = np.expand_dims(x, x.ndim + axis)
         return x
 
-    def sum_to(self, x: np.ndarray, like: np.ndarray) -> np.ndarray:
+    def sum_to(self, x: Any, like: Any) -> Any:
         out = np.full(like.shape, mpf(0), dtype=object)
         view = np.broadcast_to(np.arange(out.size).reshape(like.shape), x.shape)
         for target, value in zip(view.ravel(), x.ravel(), strict=True):
             out.reshape(-1)[target] += value
         return out
 
-    def scatter_add(self, x: np.ndarray, index: np.ndarray, like: np.ndarray) -> np.ndarray:
+    def scatter_add(self, x: Any, index: Any, like: Any) -> Any:
         out = np.full(like.shape, mpf(0), dtype=object)
         for target, row in zip(index.ravel(), x.reshape(-1, like.shape[-1]), strict=True):
             out[target] += row
         return out
 
-    def pad(self, x: np.ndarray, like: np.ndarray) -> np.ndarray:
+    def pad(self, x: Any, like: Any) -> Any:
         out = np.full(like.shape, mpf(0), dtype=object)
         out[: x.shape[0]] = x
         return out
@@ -146,7 +146,7 @@ class Multiprecision(Masks):
 
 def truth(
     program: Program, inputs: Mapping[str, Any], sizes: Mapping[str, Any], empty_row: str = "zeros"
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     """Every equation's value at DIGITS digits; masks and indices are passed as they are."""
     with mp.workdps(DIGITS):
         exact = {t.name: t.kind == "real" for t in program.inputs}
@@ -154,7 +154,7 @@ def truth(
         return equations.evaluate(program, Multiprecision(empty_row), values, sizes)
 
 
-def misses(enclosure: Enclosure, true: np.ndarray) -> list[tuple[int, ...]]:
+def misses(enclosure: Enclosure, true: Any) -> list[tuple[int, ...]]:
     """Entries whose true value lies outside hi + lo ± radius; unknown ones claim nothing."""
     assert enclosure.shape == true.shape
     with mp.workdps(DIGITS):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from qkvac.spec.ddexp import EXP_ERROR, LOWEST, exponential, scaled
 from qkvac.spec.doubledouble import DoubleDoubleAlgebra, product
 from qkvac.spec.enclosure import certify
 from qkvac.spec.errorfree import fast_two_sum, two_product, two_sum
+from qkvac.spec.rearrangements import Array
 
 ATTENTION = PROFILES["attention"].program()
 doubles = st.floats(-1e150, 1e150).filter(lambda x: x == 0 or abs(x) > 1e-140)
@@ -24,16 +28,17 @@ doubles = st.floats(-1e150, 1e150).filter(lambda x: x == 0 or abs(x) > 1e-140)
 
 @settings(max_examples=300, deadline=None)
 @given(x=doubles, y=doubles)
-def test_transformations_are_free_of_error(x, y):
-    s, e = two_sum(np.float64(x), np.float64(y))
-    assert Fraction(s) + Fraction(e) == Fraction(x) + Fraction(y)
+def test_transformations_are_free_of_error(x: float, y: float) -> None:
+    left, right = np.array([x]), np.array([y])
+    s, e = two_sum(left, right)
+    assert Fraction(s[0]) + Fraction(e[0]) == Fraction(x) + Fraction(y)
     if abs(x) >= abs(y):
-        assert fast_two_sum(np.float64(x), np.float64(y)) == (s, e)
-    p, e = two_product(np.float64(x), np.float64(y))
-    assert Fraction(p) + Fraction(e) == Fraction(x) * Fraction(y)
+        assert fast_two_sum(left, right) == (s, e)
+    p, e = two_product(left, right)
+    assert Fraction(p[0]) + Fraction(e[0]) == Fraction(x) * Fraction(y)
 
 
-def relative_errors(hi, lo):
+def relative_errors(hi: Any, lo: Any) -> Iterator[float]:
     head, tail, power = exponential(hi, lo)
     with working_precision(200):
         for x, rest, h, t, k in zip(
@@ -44,14 +49,14 @@ def relative_errors(hi, lo):
 
 
 @pytest.mark.parametrize("reach", [1e-12, 1e-3, 1.0, 30.0, 799.0])
-def test_the_exponential_keeps_its_promise(reach):
+def test_the_exponential_keeps_its_promise(reach: float) -> None:
     rng = np.random.default_rng(int(reach))
     hi = -reach * rng.random(3000)
     lo = hi * rng.uniform(-1, 1, hi.size) * 2.0**-53
     assert max(relative_errors(hi, lo)) < EXP_ERROR / 4
 
 
-def test_the_exponential_keeps_its_promise_where_it_is_hardest():
+def test_the_exponential_keeps_its_promise_where_it_is_hardest() -> None:
     """Halfway between table entries, at them, at powers of two, and at both ends."""
     steps = -np.arange(0.0, 4000.0, 7.0) * (np.log(2.0) / 1024)
     hi = np.concatenate(
@@ -66,13 +71,17 @@ def test_the_exponential_keeps_its_promise_where_it_is_hardest():
 @given(
     head=st.floats(1.0, 2.0), tail=st.floats(-(2.0**-53), 2.0**-53), power=st.integers(-1200, 10)
 )
-def test_scaling_a_pair_loses_at_most_half_the_smallest_double(head, tail, power):
+def test_scaling_a_pair_loses_at_most_half_the_smallest_double(
+    head: float, tail: float, power: int
+) -> None:
     hi, lo = scaled(np.array([head]), np.array([tail]), np.array([power], np.int32))
     true = (Fraction(head) + Fraction(tail)) * Fraction(2) ** power
     assert abs(Fraction(hi[0]) + Fraction(lo[0]) - true) <= Fraction(2) ** -1075
 
 
-def operands(rng, rows, inner, columns, family):
+def operands(
+    rng: np.random.Generator, rows: int, inner: int, columns: int, family: str
+) -> tuple[Array, Array]:
     x, y = rng.standard_normal((rows, inner)), rng.standard_normal((inner, columns))
     if family == "columns":  # graded along the inner axis, against each other
         grade = 2.0 ** rng.integers(-40, 41, inner)
@@ -93,12 +102,13 @@ def operands(rng, rows, inner, columns, family):
     return x, y
 
 
-def in_arb(x, y):
-    left, right = (arb_mat(*a.shape, a.ravel().tolist()) for a in (x, y))
-    return (left * right).entries()
+def in_arb(x: Any, y: Any) -> list[arb]:
+    left, right = (arb_mat(a.shape[0], a.shape[1], a.ravel().tolist()) for a in (x, y))
+    entries: list[arb] = (left * right).entries()
+    return entries
 
 
-def outside(hi, lo, radius, true):
+def outside(hi: Any, lo: Any, radius: Any, true: Any) -> int:
     """How many entries of hi + lo ± radius do not contain the true value."""
     flat = zip(
         *(np.broadcast_to(a, hi.shape).ravel().tolist() for a in (hi, lo, radius)),
@@ -114,7 +124,7 @@ FAMILIES = ("normal", "columns", "entries", "cancelling", "largest", "zeros", "t
 @pytest.mark.parametrize("slices", [1, 2, 4])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("inner", [1, 2, 7, 64, 777])
-def test_products_lie_inside(slices, family, inner):
+def test_products_lie_inside(slices: int, family: str, inner: int) -> None:
     x, y = operands(np.random.default_rng(inner), 4, inner, 3, family)
     with working_precision(3000), np.errstate(all="ignore"):
         hi, lo, radius = product(x, None, y, None, slices)
@@ -124,17 +134,17 @@ def test_products_lie_inside(slices, family, inner):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("inner", [64, 777])
-def test_products_are_sharp_beside_what_float64_is_allowed(family, inner):
+def test_products_are_sharp_beside_what_float64_is_allowed(family: str, inner: int) -> None:
     x, y = operands(np.random.default_rng(inner), 4, inner, 3, family)
     allowed = inner * 2.0**-53 * (np.abs(x) @ np.abs(y)) + (inner + 1) * 2.0**-1074
     _, _, radius = product(x, None, y, None, 4 if family == "entries" else 2)
     assert (radius <= np.maximum(allowed * 2.0**-10, 4 * 2.0**-1074)).all()
 
 
-def test_slices_that_are_one_bit_too_wide_are_noticed(monkeypatch):
+def test_slices_that_are_one_bit_too_wide_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slices' width is what makes their products exact; the tests above depend on it."""
     x, y = operands(np.random.default_rng(0), 4, 777, 3, "normal")
-    monkeypatch.setattr(doubledouble.math, "ceil", lambda _: -8)
+    monkeypatch.setattr(math, "ceil", lambda _: -8)
     with working_precision(3000):
         hi, lo, radius = product(x, None, y, None, 2)
         assert outside(hi, lo, radius, in_arb(x, y)) > 0
@@ -144,7 +154,7 @@ def test_slices_that_are_one_bit_too_wide_are_noticed(monkeypatch):
 @given(
     seed=st.integers(0, 2**32), keys=st.integers(1, 40), spread=st.sampled_from([1, 30, 900, 1e15])
 )
-def test_softmax_lies_inside(seed, keys, spread):
+def test_softmax_lies_inside(seed: int, keys: int, spread: float) -> None:
     rng = np.random.default_rng(seed)
     hi = rng.standard_normal((3, keys)) * spread
     lo = hi * rng.uniform(-1, 1, hi.shape) * 2.0**-53
@@ -161,10 +171,13 @@ def test_softmax_lies_inside(seed, keys, spread):
                 )
             ]
             true = [value / sum(row, arb(0)) for value in row]
-            assert outside(*(part[i] for part in weights.parts), true) == 0
+            found, tail, around = (part[i] for part in weights.parts)
+            assert outside(found, tail, around, true) == 0
 
 
-def attention(n, d, c, seed=0, family="normal"):
+def attention(
+    n: int, d: int, c: int, seed: int = 0, family: str = "normal"
+) -> tuple[dict[str, Array], dict[str, int]]:
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
     weights = [rng.standard_normal((d, c)) / np.sqrt(d) for _ in range(3)]
@@ -183,7 +196,7 @@ def attention(n, d, c, seed=0, family="normal"):
 
 @pytest.mark.parametrize("family", ["normal", "hot", "columns", "dominated", "tiny"])
 @pytest.mark.parametrize(("n", "d", "c"), [(512, 96, 24), (1024, 40, 17)])
-def test_rows_of_long_attention_agree_with_arb(n, d, c, family):
+def test_rows_of_long_attention_agree_with_arb(n: int, d: int, c: int, family: str) -> None:
     """Every quantity at a few rows, in both arithmetics; the rows of A need all of K."""
     inputs, sizes = attention(n, d, c, family=family)
     found = certify(ATTENTION, inputs, sizes, "float64")
@@ -201,13 +214,15 @@ def test_rows_of_long_attention_agree_with_arb(n, d, c, family):
         values = {k: algebra.constant(v) for k, v in {**inputs, "R": inputs["X"][rows]}.items()}
         true = equations.evaluate(program, algebra, values, {**sizes, "m": 6})
         for name, enclosure in found.items():
-            picked = [part[rows] for part in enclosure.arrays().values()]
+            hi, lo, radius = (part[rows] for part in enclosure.arrays().values())
             ball = true[name] if name not in "KV" else true[name].rearranged(lambda a: a[rows])
-            assert outside(*picked, ball.entries.ravel().tolist()) == 0, name
+            assert outside(hi, lo, radius, ball.flat) == 0, name
 
 
 @pytest.mark.parametrize("family", ["normal", "hot", "columns", "dominated"])
-def test_long_attention_stays_in_double_double(family, monkeypatch):
+def test_long_attention_stays_in_double_double(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Against the plainest bounds: k·u·Σ|term| of each product, and 6u of each weight."""
     inputs, sizes = attention(512, 96, 24, family=family)
     u, absolute = 2.0**-53, {name: np.abs(x) for name, x in inputs.items()}
@@ -224,7 +239,7 @@ def test_long_attention_stays_in_double_double(family, monkeypatch):
     assert (weights.radius <= 2.0**-10 * 6 * u * np.maximum(weights.hi, 2.0**-1000)).all()
 
 
-def test_operands_that_overflow_inside_are_left_to_arb():
+def test_operands_that_overflow_inside_are_left_to_arb() -> None:
     inputs, sizes = attention(512, 3, 2)
     inputs["Wq"] = np.full((3, 2), 2.0**1020)
     found = certify(ATTENTION, inputs, sizes, "float64", wanted=["Q"])["Q"]

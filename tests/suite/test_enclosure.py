@@ -7,6 +7,7 @@ import sys
 from fractions import Fraction
 from importlib.util import find_spec
 from itertools import product
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,15 +21,16 @@ from qkvac.spec.attention import PROFILES, SDPA_VARIANTS, Arithmetic
 from qkvac.spec.ball import BallAlgebra, working_precision
 from qkvac.spec.doubledouble import DoubleDoubleAlgebra
 from qkvac.spec.enclosure import Enclosure, certify
-from qkvac.spec.equations import parse
+from qkvac.spec.equations import fold, parse
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.formats import dtype as numpy_dtype
 from qkvac.spec.interval import GRID, IntervalAlgebra
+from qkvac.spec.rearrangements import Array
 from qkvac.spec.rounding import bounds
 from qkvac.tests.suite.multiprecision import misses, truth
 
 ATTENTION = PROFILES["attention"].program()
-CARRIERS = {
+CARRIERS: dict[str, Any] = {
     "interval": IntervalAlgebra,
     "double-double": DoubleDoubleAlgebra,
     "double-double, 4 slices": lambda conventions=None: DoubleDoubleAlgebra(conventions, slices=4),
@@ -42,7 +44,7 @@ FAMILIES = (
 everyone = pytest.mark.parametrize("carrier", CARRIERS)
 
 
-def draw(rng, shape, family):
+def draw(rng: np.random.Generator, shape: Any, family: str) -> Any:
     """Doubles of one family; every one is the start of a different kind of trouble."""
     x = rng.standard_normal(shape)
     if family == "wide":
@@ -69,7 +71,9 @@ def draw(rng, shape, family):
     return x
 
 
-def run(carrier, program, inputs, sizes, bits=128, conventions=None):
+def run(
+    carrier: str, program: Any, inputs: Any, sizes: Any, bits: int = 128, conventions: Any = None
+) -> dict[str, Enclosure]:
     algebra = CARRIERS[carrier](conventions)
     kinds = {tensor.name: tensor.kind for tensor in program.inputs}
     with working_precision(bits), np.errstate(all="ignore"):
@@ -81,7 +85,9 @@ def run(carrier, program, inputs, sizes, bits=128, conventions=None):
         return {name: Enclosure.of(value) for name, value in results.items()}
 
 
-def attention_case(seed, family, n, d, c, batch=()):
+def attention_case(
+    seed: int, family: str, n: int, d: int, c: int, batch: Any = ()
+) -> tuple[dict[str, Array], dict[str, int]]:
     rng = np.random.default_rng(seed)
     families = rng.choice(FAMILIES, 4) if family == "mixed" else [family] * 4
     shapes = [(*batch, n, d), (d, c), (d, c), (d, c)]
@@ -102,7 +108,9 @@ def attention_case(seed, family, n, d, c, batch=()):
     d=st.integers(1, 4),
     c=st.integers(1, 3),
 )
-def test_true_values_lie_inside(carrier, seed, family, n, d, c):
+def test_true_values_lie_inside(
+    carrier: str, seed: int, family: str, n: int, d: int, c: int
+) -> None:
     inputs, sizes = attention_case(seed, family, n, d, c)
     found, true = run(carrier, ATTENTION, inputs, sizes), truth(ATTENTION, inputs, sizes)
     assert {name: misses(found[name], true[name]) for name in true} == {name: [] for name in true}
@@ -148,14 +156,16 @@ OTHER_TEXTS = {
     n=st.integers(1, 4),
     d=st.integers(1, 4),
 )
-def test_true_values_lie_inside_for_every_operation(carrier, name, seed, family, n, d):
+def test_true_values_lie_inside_for_every_operation(
+    carrier: str, name: str, seed: int, family: str, n: int, d: int
+) -> None:
     program = parse(OTHER_TEXTS[name])
     rng = np.random.default_rng(seed)
     sizes = {"n": n, "d": d, "t": 3, "p": n + 2}
     inputs = {
         tensor.name: rng.integers(0, 3, n)
         if tensor.kind == "index"
-        else draw(rng, [sizes[axis.name] for axis in tensor.axes], family)
+        else draw(rng, [int(fold(axis, sizes).rational()) for axis in tensor.axes], family)
         for tensor in program.inputs
     }
     true = truth(program, inputs, sizes)
@@ -166,7 +176,7 @@ def test_true_values_lie_inside_for_every_operation(carrier, name, seed, family,
 @everyone
 @pytest.mark.parametrize("variant", SDPA_VARIANTS)
 @pytest.mark.parametrize("empty_row", ["zeros", "mean"])
-def test_kernels_with_masks_heads_and_batches(carrier, variant, empty_row):
+def test_kernels_with_masks_heads_and_batches(carrier: str, variant: str, empty_row: str) -> None:
     program = PROFILES["scaled_dot_product_attention"].program(variant)
     rng = np.random.default_rng(len(variant))
     h, g, L, S, d, v, batch = 4, 2, 3, 5, 3, 2, 2
@@ -193,7 +203,7 @@ def test_kernels_with_masks_heads_and_batches(carrier, variant, empty_row):
 
 
 @everyone
-def test_several_heads_in_a_batch(carrier):
+def test_several_heads_in_a_batch(carrier: str) -> None:
     program = PROFILES["multi_head_attention"].program("causal")
     rng = np.random.default_rng(3)
     sizes = {"n": 4, "d": 5, "c": 6, "o": 3, "h": 3}
@@ -211,7 +221,7 @@ def test_several_heads_in_a_batch(carrier):
 
 @everyone
 @pytest.mark.parametrize("n", [0, 1])
-def test_no_tokens_and_one_token(carrier, n):
+def test_no_tokens_and_one_token(carrier: str, n: int) -> None:
     inputs, sizes = attention_case(0, "normal", n, 3, 2, batch=(2,))
     found = run(carrier, ATTENTION, inputs, sizes)
     assert found["A"].shape == (2, n, n)
@@ -220,7 +230,7 @@ def test_no_tokens_and_one_token(carrier, n):
 
 
 @everyone
-def test_a_row_without_keys_is_nan_if_the_convention_says_so(carrier):
+def test_a_row_without_keys_is_nan_if_the_convention_says_so(carrier: str) -> None:
     program = parse("X[n, n]\nm[n, n]\nA[n, n] = softmax(X, axis=1, where=m)")
     inputs = {"X": np.eye(2), "m": np.array([[True, False], [False, False]])}
     found = run(carrier, program, inputs, {"n": 2}, conventions={"empty_row": "NaN"})["A"]
@@ -233,7 +243,7 @@ def test_a_row_without_keys_is_nan_if_the_convention_says_so(carrier):
 
 
 @everyone
-def test_a_radius_that_is_too_small_is_noticed(carrier):
+def test_a_radius_that_is_too_small_is_noticed(carrier: str) -> None:
     """Radii are proved, not fitted; shrinking them far enough must show in `misses`."""
     inputs, sizes = attention_case(1, "normal", 5, 4, 3)
     true = truth(ATTENTION, inputs, sizes)
@@ -245,7 +255,7 @@ def test_a_radius_that_is_too_small_is_noticed(carrier):
     assert caught >= {"A", "C"}
 
 
-def test_forgetting_the_roundings_of_a_sum_is_noticed(monkeypatch):
+def test_forgetting_the_roundings_of_a_sum_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, sizes = attention_case(1, "normal", 5, 4, 3)
     true = truth(ATTENTION, inputs, sizes)
     monkeypatch.setattr(interval, "UNIT", 2.0**-60)
@@ -253,12 +263,14 @@ def test_forgetting_the_roundings_of_a_sum_is_noticed(monkeypatch):
     assert all(misses(found[name], true[name]) for name in ("Q", "Ω"))
 
 
-def test_a_weight_radius_without_the_scores_errors_is_noticed(monkeypatch):
+def test_a_weight_radius_without_the_scores_errors_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     inputs, sizes = attention_case(1, "normal", 5, 4, 3)
     true = truth(ATTENTION, inputs, sizes)
     honest = interval.weight_radius
 
-    def blind(weights, log_error, *rest):
+    def blind(weights: Any, log_error: Any, *rest: Any) -> Array:
         return honest(weights, np.minimum(log_error, 2.0**-58), *rest)
 
     monkeypatch.setattr(interval, "weight_radius", blind)
@@ -269,12 +281,12 @@ def test_a_weight_radius_without_the_scores_errors_is_noticed(monkeypatch):
 
 
 @pytest.fixture
-def tried(monkeypatch):
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The arithmetics that certifications go through."""
     names = []
     original = equations.evaluate
 
-    def spying(program, algebra, *rest):
+    def spying(program: Any, algebra: Any, *rest: Any) -> Any:
         label = type(algebra).__name__.removesuffix("Algebra")
         detail = (
             f" {ctx.prec}" if label == "Ball" else f" {algebra.slices}" if label[0] == "D" else ""
@@ -296,7 +308,9 @@ def tried(monkeypatch):
         ("float64", 600, ["DoubleDouble 2"]),
     ],
 )
-def test_the_arithmetic_follows_from_dtype_and_length(tried, dtype, n, expected):
+def test_the_arithmetic_follows_from_dtype_and_length(
+    tried: list[str], dtype: str, n: int, expected: list[str]
+) -> None:
     inputs, sizes = attention_case(0, "normal", n, 4, 3)
     inputs = {name: x.astype(numpy_dtype(dtype)) for name, x in inputs.items()}
     found = certify(ATTENTION, inputs, sizes, dtype)
@@ -316,7 +330,7 @@ def test_the_arithmetic_follows_from_dtype_and_length(tried, dtype, n, expected)
         ("hot", (600, 9, 5)),
     ],
 )
-def test_radii_are_small_beside_the_bounds(dtype, family, shape):
+def test_radii_are_small_beside_the_bounds(dtype: str, family: str, shape: tuple[int, ...]) -> None:
     """What identical means is decided by the bound alone, the oracle takes under 1/1024 of it."""
     inputs, sizes = attention_case(4, family, *shape)
     if family in ("wide", "tiny") and dtype != "float64":
@@ -329,7 +343,9 @@ def test_radii_are_small_beside_the_bounds(dtype, family, shape):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("n", [33, 600])
-def test_the_first_arithmetic_is_sharp_enough_for_ordinary_data(tried, dtype, n):
+def test_the_first_arithmetic_is_sharp_enough_for_ordinary_data(
+    tried: list[str], dtype: str, n: int
+) -> None:
     inputs, sizes = attention_case(4, "normal", n, 20, 7)
     inputs = {name: x.astype(numpy_dtype(dtype)) for name, x in inputs.items()}
     bound = bounds(ATTENTION, inputs, sizes, Arithmetic.for_dtype(dtype))
@@ -338,7 +354,7 @@ def test_the_first_arithmetic_is_sharp_enough_for_ordinary_data(tried, dtype, n)
     assert len(tried) == 1
 
 
-def test_precision_rises_until_the_radius_is_small_beside_the_bound(tried):
+def test_precision_rises_until_the_radius_is_small_beside_the_bound(tried: list[str]) -> None:
     inputs, sizes = attention_case(2, "normal", 4, 3, 2)
     inputs["X"] *= 2.0**45  # scores near 2**90: 128 bits leave 38 for the exponentials
     bound = {name: np.full((4, 4), 2.0**-60) for name in ("A",)}
@@ -349,7 +365,7 @@ def test_precision_rises_until_the_radius_is_small_beside_the_bound(tried):
     assert misses(found["A"], truth(ATTENTION, inputs, sizes)["A"]) == []
 
 
-def test_precision_stops_rising_where_it_cannot_help(tried):
+def test_precision_stops_rising_where_it_cannot_help(tried: list[str]) -> None:
     inputs, sizes = attention_case(2, "normal", 4, 3, 2)
     inputs["X"][1, 1] = np.inf
     found = certify(ATTENTION, inputs, sizes, "float64")
@@ -358,7 +374,7 @@ def test_precision_stops_rising_where_it_cannot_help(tried):
     assert found["Q"].known[[0, 2, 3]].all()
 
 
-def test_an_unattainable_bound_ends_at_the_cap(tried):
+def test_an_unattainable_bound_ends_at_the_cap(tried: list[str]) -> None:
     inputs, sizes = attention_case(2, "normal", 4, 3, 2)
     found = certify(ATTENTION, inputs, sizes, "float64", bound={"A": np.zeros((4, 4))})
     assert tried[0] == "Ball 128"
@@ -366,7 +382,7 @@ def test_an_unattainable_bound_ends_at_the_cap(tried):
     assert (found["A"].radius > 0).any()
 
 
-def test_exact_quantities_are_certified_until_their_rounding_is(tried):
+def test_exact_quantities_are_certified_until_their_rounding_is(tried: list[str]) -> None:
     """Tied scores near 2**60: float64 cannot bound the weights, Arb has them exactly 1/2."""
     program = parse("S[n, n]\nA[n, n] = softmax(S / 3, axis=1)")
     inputs = {"S": np.full((2, 2), 2.0**60, dtype=np.float32)}
@@ -381,7 +397,9 @@ def test_exact_quantities_are_certified_until_their_rounding_is(tried):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("culprit", [np.nan, np.inf, -np.inf])
-def test_entries_that_depend_on_no_number_are_unknown_and_no_others(dtype, culprit):
+def test_entries_that_depend_on_no_number_are_unknown_and_no_others(
+    dtype: str, culprit: float
+) -> None:
     program = ATTENTION.restricted(frozenset({"A", "V"}), "C")
     rng = np.random.default_rng(0)
     A, V = rng.random((4, 4)), draw(rng, (4, 3), "normal")
@@ -396,7 +414,7 @@ def test_entries_that_depend_on_no_number_are_unknown_and_no_others(dtype, culpr
     assert not found.rounded(dtype)[1][unknown].any()
 
 
-def test_values_beyond_float64_are_known_to_be(recwarn):
+def test_values_beyond_float64_are_known_to_be(recwarn: pytest.WarningsRecorder) -> None:
     program = parse("X[n, n]\nY[n, n] = X @ X\nZ[n, n] = Y - Y")
     inputs = {"X": np.array([[1e200, 0.0], [1.0, -1e200]])}
     found = certify(program, inputs, {"n": 2}, "float64")
@@ -408,13 +426,13 @@ def test_values_beyond_float64_are_known_to_be(recwarn):
     assert not recwarn
 
 
-def test_only_what_is_wanted_is_evaluated(tried):
+def test_only_what_is_wanted_is_evaluated(tried: list[str]) -> None:
     inputs, sizes = attention_case(0, "normal", 3, 3, 2)
     found = certify(ATTENTION, {k: inputs[k] for k in ("X", "Wq")}, sizes, "float64", wanted=["Q"])
     assert list(found) == ["Q"]
 
 
-def test_float32_operands_reach_from_the_largest_to_the_smallest():
+def test_float32_operands_reach_from_the_largest_to_the_smallest() -> None:
     largest, smallest = float(np.float32(3.4e38)), 2.0**-149
     X = np.array([[largest, smallest], [-largest, 1.0]], dtype=np.float32)
     W = np.array([[largest, smallest], [smallest, largest]], dtype=np.float32)
@@ -426,7 +444,7 @@ def test_float32_operands_reach_from_the_largest_to_the_smallest():
         assert found[name].known.all()
 
 
-def test_working_precision_is_restored():
+def test_working_precision_is_restored() -> None:
     before = ctx.prec
     with working_precision(333):
         assert ctx.prec == 333
@@ -437,7 +455,7 @@ def test_working_precision_is_restored():
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch, which can flush subnormals")
-def test_nothing_is_certified_where_subnormals_are_flushed():
+def test_nothing_is_certified_where_subnormals_are_flushed() -> None:
     script = """
 import numpy, torch
 from qkvac.spec import enclosure, equations
@@ -484,7 +502,9 @@ def nearest(value: Fraction, name: str) -> float:
     exponent=st.integers(-40, 12),
     where=st.sampled_from(["top", "middle", "bottom"]),
 )
-def test_rounding_of_pairs_is_correct(name, mantissa, nudge, place, exponent, where):
+def test_rounding_of_pairs_is_correct(
+    name: str, mantissa: int, nudge: int, place: int, exponent: int, where: str
+) -> None:
     """Around the ties of each format: no double rounding, right subnormals, right overflow."""
     chosen = FORMATS[name]
     origin = {
@@ -507,7 +527,7 @@ def test_rounding_of_pairs_is_correct(name, mantissa, nudge, place, exponent, wh
 
 
 @pytest.mark.parametrize(("name", "ulp"), [("float64", 2.0**-52), ("float32", 2.0**-23)])
-def test_rounding_is_certain_only_off_the_ties(name, ulp):
+def test_rounding_is_certain_only_off_the_ties(name: str, ulp: float) -> None:
     tie = np.array([1.0 + ulp / 2]) if name == "float32" else np.array([1.0])
     lo = np.zeros(1) if name == "float32" else np.array([ulp / 2])
     radius = np.array([2.0**-80])
@@ -518,7 +538,7 @@ def test_rounding_is_certain_only_off_the_ties(name, ulp):
     assert float(Enclosure(tie, lo, radius * 0).rounded(name)[0][0]) == 1.0
 
 
-def test_bfloat16_is_rounded_once():
+def test_bfloat16_is_rounded_once() -> None:
     """1 + 2**-8 + 2**-40 lies above a tie of bfloat16, but rounds to it in float32."""
     value = 1.0 + 2.0**-8 + 2.0**-40
     assert float(np.float32(value).astype(ml_dtypes.bfloat16)) == 1.0
@@ -534,7 +554,7 @@ def test_bfloat16_is_rounded_once():
     part=st.floats(-1, 1),
     relative=st.integers(0, 60),
 )
-def test_errors_are_bracketed(hi, y, offset, part, relative):
+def test_errors_are_bracketed(hi: Any, y: Any, offset: int, part: float, relative: int) -> None:
     y = y if offset == 4 else float(hi + offset * np.spacing(abs(hi)))
     lo = float(part * np.spacing(abs(hi)) / 2)
     radius = float(np.spacing(abs(hi)) * 2.0**-relative)
@@ -543,13 +563,13 @@ def test_errors_are_bracketed(hi, y, offset, part, relative):
     if middle is None:
         return
     upper, lower = found.error(np.array([y]))[0], found.least_error(np.array([y]))[0]
-    assert Fraction(lower) <= max(middle - Fraction(radius), 0)
+    assert Fraction(lower) <= max(middle - Fraction(radius), Fraction(0))
     if np.isfinite(upper):
         assert Fraction(upper) >= middle + Fraction(radius)
         assert upper <= (float(middle) + radius) * (1 + 1e-14)
 
 
-def test_an_exact_result_has_no_error():
+def test_an_exact_result_has_no_error() -> None:
     inputs, sizes = attention_case(0, "whole", 4, 3, 4)
     found = certify(ATTENTION, inputs, sizes, "float64")
     exact = inputs["X"] @ inputs["Wq"]
@@ -557,7 +577,7 @@ def test_an_exact_result_has_no_error():
     assert found["Q"].error(exact.astype(np.float32)).tolist() == np.zeros((4, 4)).tolist()
 
 
-def test_a_value_below_all_doubles_has_the_smallest_radius():
+def test_a_value_below_all_doubles_has_the_smallest_radius() -> None:
     program = parse("S[n, m]\nA[n, m] = softmax(S, axis=1)")
     for m in (2, 600):
         scores = np.full((1, m), -900.0)
@@ -568,7 +588,7 @@ def test_a_value_below_all_doubles_has_the_smallest_radius():
         assert found.sharp(np.full((1, m), GRID))[0, 1:].all()
 
 
-def test_enclosures_survive_as_plain_arrays():
+def test_enclosures_survive_as_plain_arrays() -> None:
     found = certify(ATTENTION, *attention_case(0, "normal", 3, 3, 2), "float64")["C"]
     arrays = found.arrays()
     again = Enclosure.from_arrays(arrays)
@@ -580,7 +600,7 @@ def test_enclosures_survive_as_plain_arrays():
 
 
 @everyone
-def test_a_weight_below_half_the_smallest_double_certainly_rounds_to_zero(carrier):
+def test_a_weight_below_half_the_smallest_double_certainly_rounds_to_zero(carrier: str) -> None:
     """exp(-745.133) is just below 2**-1075, exp(-745.1) above it."""
     program = parse("S[n, m]\nA[n, m] = softmax(S, axis=1)")
     scores = np.array([[0.0, -745.0, -745.1, -745.3, -760.0, -1e6, -1e300]])
@@ -598,7 +618,7 @@ def test_a_weight_below_half_the_smallest_double_certainly_rounds_to_zero(carrie
 
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32), name=st.sampled_from(["float32", "bfloat16", "float16"]))
-def test_sums_that_fit_into_a_double_have_no_radius(seed, name):
+def test_sums_that_fit_into_a_double_have_no_radius(seed: int, name: str) -> None:
     rng = np.random.default_rng(seed)
     inputs, sizes = attention_case(seed, "normal", 4, 3, 2)
     places = 2.0 ** -rng.integers(1, 7)
