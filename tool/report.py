@@ -24,6 +24,9 @@ NOT_PROVED: Final = (
     "A pass proves nothing about shapes that were not run, about dropout in training, or speed."
 )
 
+MOST: Final = 4
+"""Names that a sentence lists."""
+
 NOT_RUN: Final = (Status.SKIPPED, Status.UNSUPPORTED, Status.NOT_REPORTED)
 
 
@@ -97,7 +100,6 @@ class Report:
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
-        names = list(dict.fromkeys(result.cell.subject.id for result in self.results))
         bad = list(dict.fromkeys(result.cell.subject.id for result in self.failures))
         if bad:
             quantities = list(dict.fromkeys(r.cell.quantity for r in self.failures))
@@ -108,7 +110,10 @@ class Report:
         if self.exit_status == INDECISIVE:
             where = [f"{subject} in {dtype}" for subject, _, dtype in self.undecided]
             return f"NOTHING PROVED: no decisive result for {_listed(where) or 'anything'}."
-        ran = [name for name in names if any(r.decisive for r in self._of(name))]
+        subjects = dict.fromkeys(r.cell.subject for r in self.results if r.decisive)
+        ran = [subject.id for subject in subjects]
+        if len(ran) > MOST:
+            ran = list(dict.fromkeys(subject.backend for subject in subjects))
         dtypes = list(dict.fromkeys(r.cell.dtype for r in self.results if r.decisive))
         known = self.counts[Status.KNOWN_DEVIATION]
         but = f", {known} known deviations aside" if known else ""
@@ -116,9 +121,6 @@ class Report:
             f"IDENTICAL: {_listed(ran)} {'computes' if len(ran) == 1 else 'compute'} the same "
             f"attention as the spec in {_listed(dtypes)}{but}."
         )
-
-    def _of(self, subject: str) -> Iterable[Result]:
-        return (result for result in self.results if result.cell.subject.id == subject)
 
     def to_json(self) -> dict[str, Any]:
         """Totals as plain values; the results themselves are in the record's form."""
@@ -141,9 +143,9 @@ class Report:
         return plain(self)
 
 
-def _listed(words: Iterable[str], most: int = 4) -> str:
-    """ "a, b and c"; long lists end in a number."""
+def _listed(words: Iterable[str]) -> str:
+    """Words joined as in a sentence; long lists end in a number."""
     words = list(words)
-    if len(words) > most:
-        words = [*words[: most - 1], f"{len(words) - most + 1} more"]
+    if len(words) > MOST:
+        words = [*words[: MOST - 1], f"{len(words) - MOST + 1} more"]
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

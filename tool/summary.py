@@ -56,7 +56,7 @@ def show(report: Report, console: Console) -> None:
     if len(subjects) > 1 and report.identities:
         console.print(
             "Largest error over its bound. Equal letters in a column: bit for bit equal wherever "
-            "all of them ran.\n",
+            "all of them ran.",
             style="dim",
         )
     for text in (*_models(report), *_left_out(report)):
