@@ -10,6 +10,7 @@ from qkvac.spec.case import (
     EQUAL,
     HALF,
     LINEAR,
+    LONG,
     MAIN,
     ONE,
     SUMS,
@@ -40,6 +41,8 @@ def sums() -> list[Case]:
     no_queries, no_keys = (partial(families.uniform, zero=name) for name in ("Wq", "Wk"))
     padded = "all scores 0 over 33 keys: padding that is counted, epsilons, missing keys"
     mean = "all scores 0 over 16 keys: A is 1/16 and C an exact mean"
+    summed = "577 equal weights: the sum of the exponentials kept in too few bits"
+    tiled = "axes that fill tiles, whose units may round operands"
     alone = "one token with a copied value: A is 1 and C is V, to the bit"
     result = [
         _case("ternary", size, families.ternary, why, exact=SUMS, compiled=size in (MAIN, EQUAL))
@@ -53,11 +56,13 @@ def sums() -> list[Case]:
     return [
         *result,
         _case("copies", MAIN, unrounded, rounded, exact=LINEAR, compiled=True),
+        _case("copies", EQUAL, unrounded, tiled, exact=LINEAR),
         _case("scaled-copies", MAIN, scaled, "copies times ± powers of two", exact=LINEAR),
         _case("copied-queries", MAIN, queries, "each score is an entry of Q", exact=SUMS),
         _case("copied-keys", MAIN, keys, "each score is an entry of K", exact=SUMS, compiled=True),
         _case("uniform", MAIN, no_queries, padded, exact=(*SUMS, "A"), compiled=True),
         _case("uniform", EQUAL, no_queries, mean, exact=ALL, compiled=True),
+        _case("uniform", LONG, no_queries, summed, exact=SUMS, dtypes=("bfloat16",)),
         _case("uniform-keys", EQUAL, no_keys, "all keys 0 under live queries", exact=ALL),
         _case("equal-whole-rows", EQUAL, families.equal_whole_rows, "equal scores", exact=ALL),
         _case("single-token", ONE, families.single, alone, exact=("V", "A", "C"), compiled=True),
