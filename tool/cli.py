@@ -48,7 +48,11 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("-n", "--workers", default=0, help="Processes at a time; default: cores."),
         click.option("-x", "fail_fast", is_flag=True, help="Stop at the first failure."),
         click.option(
-            "--timeout", default=60.0, metavar="SECONDS", show_default=True, help="For each case."
+            "--timeout",
+            default=60.0,
+            metavar="SECONDS",
+            show_default=True,
+            help="For each case; four times that where a mode compiles it.",
         ),
         click.option("--memory", metavar="SIZE", help="For a process on the CPU, like 4G."),
         click.option("--threads", default=1, help="Of a tested process.", show_default=True),

@@ -25,7 +25,7 @@ import numpy as np
 from qkvac.cache import Certifier
 from qkvac.digests import digest
 from qkvac.process import THREADS
-from qkvac.protocol import Message, read, write
+from qkvac.protocol import Message, ProtocolError, read, write
 from qkvac.selection import find_case
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.verdict import Question, judge
@@ -139,7 +139,7 @@ class JudgeProcess:
         header = {"case": task.case, "dtype": task.dtype, "arithmetic": asdict(task.arithmetic)}
         try:
             reply = self._ask(Message(header, task.outputs))
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, ProtocolError) as error:
             self.close()
             return Judged(error=f"a judging process ended: {error}")
         return Judged(reply["verdicts"], reply["digests"], tuple(reply["warnings"]), reply["error"])

@@ -38,6 +38,7 @@ class Runner:
         self._compiled = set[tuple[Any, ...]]()
         self._silent = 0
         self._refusal: Outcome | None = None
+        self._closed = False
 
     def answer(self, job: Job) -> Answer:
         """Never raises for what the subject does."""
@@ -64,6 +65,8 @@ class Runner:
         return Answer(outcome, {name: checks.CHECKS[name].run(visit) for name in job.checks})
 
     def close(self) -> None:
+        """Ends the process for good; from any thread, since a call that waits then returns."""
+        self._closed = True
         self.process.close()
 
     def _obstacle(self) -> Outcome | None:
@@ -82,6 +85,8 @@ class Runner:
     def _call(
         self, job: Job, inputs: Mapping[str, np.ndarray[Any, Any]], repeat: int = 1
     ) -> Outcome:
+        if self._closed:
+            return Outcome("skipped", "the run was ended")
         shape = (job.case.profile, job.dtype, *(array.shape for array in inputs.values()))
         fresh = job.entry.compiled and shape not in self._compiled
         self._compiled.add(shape)

@@ -162,6 +162,17 @@ def test_a_record_on_a_full_disk_is_bad_usage(
     assert "No space left" in err
 
 
+def test_a_damaged_cache_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("check", write(tmp_path), "--case", SMALL)
+    command(capsys, *words)
+    for path in (tmp_path / "cache").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"damaged")
+    status, out, err = command(capsys, *words)
+    assert (status, err) == (0, "")
+    assert "warning: a damaged cache entry is computed again" in " ".join(out.split())
+
+
 # --- bad input -------------------------------------------------------------------------------
 
 
