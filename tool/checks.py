@@ -171,10 +171,13 @@ def repeat(visit: Visit) -> Finding:
 
 
 def state(visit: Visit) -> Finding:
-    """A call with other values gives other results, and afterwards the first ones come again."""
+    """A call with other values gives other results, in memory of their own; then the first again."""
     other = visit.ask(visit.case.drawn(1).inputs(visit.dtype))
     if other.status != "ok":
         return Finding(other.status, other.reason)
+    lent = [of.removeprefix("earlier ") for _, of in other.aliases if of.startswith("earlier ")]
+    if lent:
+        return failed(f"a later call overwrites the {lent[0]} of an earlier one")
     for name, array in visit.outcome.outputs.items():
         if array.size and name in other.outputs and same_bits(array, other.outputs[name]):
             return failed(f"a call with other values returns the {name} of an earlier call")

@@ -101,6 +101,7 @@ STRUCTURE: Final = (
 NUMERICS: Final = (
     Faulty("no_maximum", "float32", {"A": "contract", "C": "contract"}),
     Faulty("maximum_of_everything", "float32", {"A": "contract"}),
+    Faulty("maximum_of_first_query", "float32", {"A": "contract"}),
     Faulty("maximum_from_zero", "float32", {"A": "contract"}),
     Faulty("epsilon_in_denominator", "float32", {"A": "E", "C": "E"}),
     Faulty("small_epsilon_in_denominator", "float64", {"A": "E L", "C": "E B"}),
@@ -112,9 +113,11 @@ NUMERICS: Final = (
     Faulty("tensor_float_products", "float32", {"Q": "E B", "Ω": "E L", "C": "L"}),
     Faulty("tensor_float_scores", "float32", {"Ω": "E L"}),
     Faulty("tensor_float_context", "float32", {"C": "L"}),
+    Faulty("tensor_float_on_tiles", "float32", {"Q": "E", "Ω": "L", "C": "L"}),
     Faulty("bfloat16_pairs", "float32", {"Q": "E B", "Ω": "E L", "C": "L"}),
     Faulty("bfloat16_accumulation", "float32", {"Q": "E B", "Ω": "E L", "C": "L"}),
     Faulty("float16_accumulation", "float32", {"Q": "E B", "Ω": "E L", "C": "L"}),
+    Faulty("strassen_products", "float32", {"Q": "E B", "Ω": "L"}),
     Faulty("bfloat16_cache", "float32", {"Ω": "E L", "C": "L"}),
     Faulty("float16_softmax", "float32", {"A": "L"}),
     Faulty("float16_weights", "float32", {"C": "L"}),
@@ -128,7 +131,7 @@ NUMERICS: Final = (
     Faulty("small_weights_dropped", "float32", {"A": "L"}),
     Faulty("flash_context_not_rescaled", "float32", {"C": "L"}),
     Faulty("flash_sum_not_rescaled", "float32", {"C": "L"}),
-    Faulty("sum_in_bfloat16", "bfloat16", {"A": "L"}),
+    Faulty("sum_in_bfloat16", "bfloat16", {"A": "L", "C": "B"}),
 )
 """The right formula in poor arithmetic, in the dtype that shows it."""
 
@@ -148,11 +151,11 @@ BEHAVIOUR: Final = (
     Faulty("input_borrowed", "float32", {"Q": "error"}),
     Faulty("fortran_order_misread", "float32", {"Q": "E B"}),
     Faulty("steps_ignored", "float32", {"Q": "contract"}),
-    Faulty("stale_cache", "float32", {"Q": "E B"}),
+    Faulty("stale_cache", "float32", {"Q": "E B", "state": "M"}),
     Faulty("order_remembered", "float32", {"state": "M"}),
     Faulty("order_random", "float32", {"repeat": "M"}),
     Faulty("dropout_left_on", "float32", {"A": "L", "repeat": "M"}),
-    Faulty("buffer_reused", "float32", {"repeat": "M"}),
+    Faulty("buffer_reused", "float32", {"state": "M"}),
     Faulty("path_by_magnitude", "float32", {"scaling": "M"}),
     Faulty("context_rounded_down", "float32", {"signs": "M"}),
     Faulty("subnormals_left_flushed", "float32", {"environment": "M"}),
@@ -167,6 +170,7 @@ FAULTY: Final = (*STRUCTURE, *NUMERICS, *BEHAVIOUR)
 
 CORRECT: Final = (
     Correct("correct_plain", ("float64", "float32", "bfloat16", "float16")),
+    Correct("correct_tensor_float_declared", ("float32",)),
     *(
         Correct(f"correct_{name}")
         for name in (
@@ -175,7 +179,7 @@ CORRECT: Final = (
             *("reversed_sums", "sequential_sums", "pairwise_sums", "float64_inside"),
             *("scale_in_queries", "root_of_scale_on_both", "divided_by_root"),
             *("fused_weights", "einsum", "token_loop"),
-            *("context_only", "odd_arrays", "talkative"),
+            *("context_only", "odd_arrays", "talkative", "flushing_declared"),
         )
     ),
 )

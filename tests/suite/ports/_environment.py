@@ -8,6 +8,17 @@ ARM = platform.machine() in ("aarch64", "arm64")
 UPWARD = 0x400000 if ARM else 0x800
 
 
+def environment():
+    """A copy of this thread's environment, for `restore`."""
+    state = (ctypes.c_uint32 * 8)()
+    C.fegetenv(state)
+    return state
+
+
+def restore(state):
+    C.fesetenv(state)
+
+
 def round_upward():
     """Leaves the thread rounding every result upward."""
     C.fesetround(UPWARD)
@@ -15,10 +26,9 @@ def round_upward():
 
 def flush_subnormals():
     """Leaves the thread taking subnormal operands and results for 0 (Linux)."""
-    environment = (ctypes.c_uint32 * 8)()
-    C.fegetenv(environment)
+    state = environment()
     if ARM:
-        environment[0] |= 1 << 24
+        state[0] |= 1 << 24
     else:
-        environment[7] |= 0x8040
-    C.fesetenv(environment)
+        state[7] |= 0x8040
+    restore(state)

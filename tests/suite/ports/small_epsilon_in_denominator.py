@@ -4,6 +4,8 @@ from functools import partial
 
 from _base import port, softmax
 
+QKVAC = {"arithmetic": {"softmax": "shifted, divided"}}
+
 
 def normalise(E):
     return E / (E.sum(axis=1, keepdims=True) + E.dtype.type(1e-9))
