@@ -16,7 +16,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final, TypeAlias
 
@@ -63,9 +63,6 @@ class Budget:
     contractions: tuple[Contraction, ...]
     transpositions: int
     """Transposing operations and transpose flags."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Adapter(ABC):

@@ -206,7 +206,7 @@ class Traced(TensorFlow):
         self.function = tf.function(
             self.body, autograph=False, jit_compile=True if mode == "xla" else None
         )
-        self.example: tuple[Any, ...] = ()
+        self.program = ""
 
     def body(self, X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
         """What is traced."""
@@ -221,16 +221,24 @@ class Traced(TensorFlow):
         traces = self.function.experimental_get_tracing_count()
         if not traces or traces != self.bodies:
             raise ModeError(f"Python ran {self.bodies} times for {traces} traced graphs")
-        self.example = tensors
+        if self.mode == "xla":
+            self.check_compiled(tensors)
         return results
 
+    def check_compiled(self, tensors: Any) -> None:
+        """Raise ModeError unless XLA must compile the graph, and had a program for the first."""
+        graph = self.function.get_concrete_function(*tensors)
+        if not graph.function_def.attr["_XlaMustCompile"].b:
+            raise ModeError("the graph is not marked for XLA")
+        if not self.program:
+            text = self.function.experimental_get_compiler_ir(*tensors)("optimized_hlo")
+            self.program = text.partition(",")[0]
+        if not self.program.startswith("HloModule"):
+            raise ModeError("XLA returned no program")
+
     def evidence(self) -> dict[str, Any]:
-        """Traced graphs, and for XLA the name of the program compiled for the latest call."""
-        facts = super().evidence() | {"graphs": self.function.experimental_get_tracing_count()}
-        if self.mode == "xla" and self.example:
-            text = self.function.experimental_get_compiler_ir(*self.example)("optimized_hlo")
-            facts["program"] = text.split(",")[0]
-        return facts
+        graphs = self.function.experimental_get_tracing_count()
+        return super().evidence() | {"graphs": graphs, "program": self.program}
 
 
 def count(graph: Any) -> Budget:

@@ -333,6 +333,20 @@ def test_tensorflow_functions_run_eagerly_are_refused(mode: str) -> None:
     assert refusal == "Python ran 1 times for 0 traced graphs"
 
 
+def _tensorflow_without_xla() -> str:
+    import tensorflow as tf
+
+    backend = importlib.import_module("qkvac.backends.tensorflow")
+    adapter = backend.open("xla")
+    adapter.function = tf.function(adapter.body, autograph=False)
+    return refusal(ModeError, adapter.attention, *whole("float32"))
+
+
+def test_tensorflow_graphs_that_xla_does_not_compile_are_refused() -> None:
+    needs("tensorflow")
+    assert "not marked for XLA" in inside("tensorflow", _tensorflow_without_xla)
+
+
 def _tensorflow_precision() -> str:
     import tensorflow as tf
 

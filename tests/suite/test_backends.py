@@ -202,6 +202,8 @@ def test_the_mode_is_proved(name: str, mode: str) -> None:
     if mode == "compile":
         assert evidence["runs"] == before["runs"] + 1
         assert evidence["graph_breaks"] == 0
+    if mode == "jit":
+        assert evidence["programs"] == ["HloModule jit_attention"]
     if mode == "xla":
         assert evidence["program"].startswith("HloModule")
 
