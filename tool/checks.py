@@ -19,14 +19,12 @@ import numpy as np
 from qkvac.cells import Status
 from qkvac.digests import same_bits
 from qkvac.process import BackendError, Outcome, WorkerError, WorkerTimeout
+from qkvac.relations import Array, Inputs, further, times
 from qkvac.roster import Entry
 from qkvac.spec.attention import PROFILES, Arithmetic
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.cost import cost
 from qkvac.spec.formats import FORMATS
-
-Array = np.ndarray[Any, Any]
-Inputs = Mapping[str, Array]
 
 Ask = Callable[[Inputs], Outcome]
 """Calls the implementation once more, in the same process."""
@@ -171,7 +169,7 @@ def repeat(visit: Visit) -> Finding:
 
 
 def state(visit: Visit) -> Finding:
-    """A call with other values gives other results, in memory of their own; then the first again."""
+    """A call with other values gives other results in other memory, and changes nothing."""
     other = visit.ask(visit.case.drawn(1).inputs(visit.dtype))
     if other.status != "ok":
         return Finding(other.status, other.reason)
@@ -189,23 +187,21 @@ def state(visit: Visit) -> Finding:
 
 def scaling(visit: Visit) -> Finding:
     """Powers of two move through every equation without a rounding."""
-    moved = {"X": 4.0, "Wq": 0.25, "Wk": 0.25, "Wv": 0.25}
+    moved, spread = further("scaling", visit.inputs)
     finding = _transformed(visit, moved, {}, "with 4X and W/4, the call")
     if finding.status != Status.PASSED:
         return finding
-    factors = {"Wq": 2.0, "Wk": 0.5, "Wv": 8.0}
     results = {"Q": 2.0, "K": 0.5, "V": 8.0, "C": 8.0}
-    return _transformed(visit, factors, results, "with 2Wq, Wk/2 and 8Wv, the call")
+    return _transformed(visit, spread, results, "with 2Wq, Wk/2 and 8Wv, the call")
 
 
 def signs(visit: Visit) -> Finding:
     """Signs move through every equation without a rounding."""
-    both = {"Wq": -1.0, "Wk": -1.0}
+    both, values = further("signs", visit.inputs)
     finding = _transformed(visit, both, {"Q": -1.0, "K": -1.0}, "with −Wq and −Wk, the call")
     if finding.status != Status.PASSED:
         return finding
-    results = {"V": -1.0, "C": -1.0}
-    return _transformed(visit, {"Wv": -1.0}, results, "with −Wv, the call")
+    return _transformed(visit, values, {"V": -1.0, "C": -1.0}, "with −Wv, the call")
 
 
 def environment(visit: Visit) -> Finding:
@@ -272,10 +268,7 @@ def _product(product: Product) -> str:
     return f"{left} @ {right} → {out}"
 
 
-def _transformed(
-    visit: Visit, factors: Mapping[str, float], results: Mapping[str, float], what: str
-) -> Finding:
-    inputs = {name: _times(array, factors.get(name, 1.0)) for name, array in visit.inputs.items()}
+def _transformed(visit: Visit, inputs: Inputs, results: Mapping[str, float], what: str) -> Finding:
     outcome = visit.ask(inputs)
     if outcome.status != "ok":
         return Finding(outcome.status, outcome.reason)
@@ -288,11 +281,11 @@ def _compare(visit: Visit, outcome: Outcome, factors: Mapping[str, float], what:
     if first.keys() != second.keys():
         return failed(f"{what} returns other quantities")
     for name, array in first.items():
-        expected = _times(array, factors.get(name, 1.0))
+        expected = times(array, factors.get(name, 1.0))
         if not same_bits(expected, second[name]):
-            times = f", not {factors[name]:g} times the first" if name in factors else ""
+            scaled = f", not {factors[name]:g} times the first" if name in factors else ""
             return failed(
-                f"{what} gives other bits in {name}{times}{_where(expected, second[name])}"
+                f"{what} gives other bits in {name}{scaled}{_where(expected, second[name])}"
             )
     return PASSED
 
@@ -303,10 +296,6 @@ def _where(expected: Array, found: Array) -> str:
     wrong = np.argwhere(~((expected == found) | ((expected != expected) & (found != found))))
     index = tuple(int(i) for i in wrong[0])
     return f": {float(found[index])!r} at {list(index)}, expected {float(expected[index])!r}"
-
-
-def _times(array: Array, factor: float) -> Array:
-    return array if factor == 1.0 else array * array.dtype.type(factor)
 
 
 Suits = Callable[[Entry, str, Case], bool]
