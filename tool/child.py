@@ -2,7 +2,7 @@
 
 Waiting is for three things at once, the reply, the port's printed text and the end of the
 process, so that neither endless output nor a pipe that a forked child keeps open can block it.
-POSIX only: the process leads a process group and gets its pipes by inheritance.
+The process gets its pipes by inheritance.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import os
 import re
 import select
 import signal
-import subprocess
 import sys
 import sysconfig
 import time
-import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -23,15 +21,10 @@ from typing import Final
 
 from qkvac.channel import CHANNEL_LOST
 from qkvac.protocol import Message, ProtocolError, frames, incoming
+from qkvac.supervised import TICK, Supervised, close, signal_name
 
-OUTPUT_LIMIT: Final = 64 << 10
-"""How many of the last bytes that a process printed are kept."""
-TICK: Final = 0.05
-"""Seconds between two looks at whether the process still runs."""
 GRACE: Final = 1.0
 """Seconds that a process gets to say where it hangs, or to end after it closed its pipe."""
-TOKEN: Final = "QKVAC_PROCESS"
-"""Environment variable by which descendants that left the process group are found."""
 
 _CHUNK: Final = 1 << 18
 _TRACE = re.compile(r"Current thread [^\n]*most recent call first\):\n((?:  File .*\n?)*)")
@@ -63,47 +56,35 @@ class WorkerCrash(WorkerError):  # noqa: N818
     @property
     def signal(self) -> str | None:
         """The name of the signal that ended the process, if one did."""
-        return _signal_name(self.status) if self.status is not None and self.status < 0 else None
+        return signal_name(self.status) if self.status is not None and self.status < 0 else None
 
 
-class Child:
+class Child(Supervised):
     """A running `python -m qkvac.worker`."""
 
     def __init__(self, environment: Mapping[str, str], memory: int | None) -> None:
         """Starts the process with `environment` and at most `memory` bytes (None: no limit)."""
-        self._token = uuid.uuid4().hex
         self._count = 0
-        self._printed = bytearray()
-        self._ended = False
         safe = ["-P"] if sys.version_info >= (3, 11) else []
         with ExitStack() as stack:
-            pipes = [os.pipe() for _ in range(4)]
+            pipes = [os.pipe() for _ in range(3)]
             for fd in (fd for pipe in pipes for fd in pipe):
-                stack.callback(_close, fd)
+                stack.callback(close, fd)
             (requests, self._requests), (self._replies, replies) = pipes[:2]
-            (lifeline, self._lifeline), (self._text, text) = pipes[2:]
-            self._popen = subprocess.Popen(
+            lifeline, self._lifeline = pipes[2]
+            super().__init__(
                 [
                     *(sys.executable, *safe, "-u", "-X", "faulthandler", "-m", "qkvac.worker"),
                     *map(str, (requests, replies, lifeline, memory or 0)),
                 ],
-                env={**environment, TOKEN: self._token},
-                stdin=subprocess.DEVNULL,
-                stdout=text,
-                stderr=text,
-                pass_fds=(requests, replies, lifeline),
-                start_new_session=True,
+                environment,
+                (requests, replies, lifeline),
             )
             stack.pop_all()
-        for fd in (requests, replies, lifeline, text):
+        for fd in (requests, replies, lifeline):
             os.close(fd)
-        for fd in (self._requests, self._replies, self._text):
+        for fd in (self._requests, self._replies):
             os.set_blocking(fd, False)
-
-    @property
-    def output(self) -> str:
-        """The last text printed since the latest request, at most OUTPUT_LIMIT bytes."""
-        return self._printed.decode(errors="replace")
 
     def exchange(self, message: Message, timeout: float) -> Message:
         """Sends a request and waits for its reply; both together take at most `timeout` seconds.
@@ -136,20 +117,11 @@ class Child:
         return reply
 
     def end(self) -> int | None:
-        """Kills the process and its descendants; its exit status, where the system has it."""
-        if self._ended:
-            return self._popen.returncode
-        self._ended = True
-        _kill_marked(self._token)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
-        self._popen.kill()
-        self._popen.wait()
-        _kill_marked(self._token)
-        self._drain()
-        for fd in (self._requests, self._replies, self._lifeline, self._text):
-            _close(fd)
-        return self._popen.returncode
+        status = super().end()
+        for fd in (self._requests, self._replies, self._lifeline):
+            close(fd)
+        self._requests = self._replies = self._lifeline = -1
+        return status
 
     def quit(self) -> None:
         """Asks the process to leave, then ends it."""
@@ -210,44 +182,6 @@ class Child:
             return False
         return False
 
-    def _read_text(self) -> bool | None:
-        """Takes one chunk of printed text; False at its end, None where there is none now."""
-        try:
-            chunk = os.read(self._text, _CHUNK)
-        except BlockingIOError:
-            return None
-        self._printed += chunk
-        del self._printed[:-OUTPUT_LIMIT]
-        return bool(chunk)
-
-    def _drain(self) -> None:
-        """Takes the text that is there now, but does not run after one who keeps printing."""
-        for _ in range(8):
-            if not self._read_text():
-                return
-
-    def _wait(self, seconds: float) -> bool:
-        """Whether the process ends within `seconds`.
-
-        It is not reaped where the system allows that, so that its group's number stays its own.
-        """
-        deadline = time.monotonic() + seconds
-        while not self._has_ended():
-            if time.monotonic() >= deadline:
-                return False
-            self._drain()
-            time.sleep(0.005)
-        return True
-
-    def _has_ended(self) -> bool:
-        if not hasattr(os, "waitid"):
-            return self._popen.poll() is not None
-        try:
-            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            return os.waitid(os.P_PID, self._popen.pid, options) is not None
-        except ChildProcessError:
-            return True
-
     def _crash(self) -> WorkerCrash:
         alive = not self._wait(GRACE)
         status = self.end()
@@ -258,7 +192,7 @@ class Child:
         where = _location(self.output)
         if status == -signal.SIGKILL:
             where = " (the system may be out of memory)"
-        return WorkerCrash(f"killed by {_signal_name(status)}{where}", self.output, status)
+        return WorkerCrash(f"killed by {signal_name(status)}{where}", self.output, status)
 
     def _abort(self) -> str:
         """Ends a process that hangs; where it hung, if its fault handler says so."""
@@ -281,32 +215,3 @@ def _location(text: str) -> str:
         if not file.startswith((library, ours, "<")) and "site-packages" not in file:
             return f" in {function or '?'} ({Path(file).name}, line {line})"
     return ""
-
-
-def _kill_marked(token: str) -> None:
-    """Kills processes that inherited a worker's token, such as daemons in sessions of their own.
-
-    Linux only, where the environment of a process can be read.
-    """
-    mark = f"{TOKEN}={token}".encode()
-    for _ in range(3):
-        found = False
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):
-                if mark in path.read_bytes():
-                    os.kill(int(path.parent.name), signal.SIGKILL)
-                    found = True
-        if not found:
-            return
-
-
-def _signal_name(status: int) -> str:
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
-
-
-def _close(fd: int) -> None:
-    with suppress(OSError):
-        os.close(fd)
