@@ -82,8 +82,18 @@ def run(backends: tuple[str, ...], **given: Any) -> int:
     return run_cells(backends=backends, port=None, **given)
 
 
+declared = click.option(
+    "--declare",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Declare something of the port, in dotted TOML: arithmetic.storage=float32.",
+)
+"""The option of every command that takes a port."""
+
+
 @cli.command(epilog=EPILOG)
 @click.argument("port")
+@declared
 @shared
 def check(port: str, **given: Any) -> int:
     """Check one PORT: file.py or package.module with a function `attention(X, Wq, Wk, Wv)`.

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+
+from qkvac.toml import TOMLDecodeError, loads
 
 SUPPORTS: Final = (
     *("batches", "empty", "layouts", "grouped_heads"),
@@ -39,6 +44,12 @@ ARITHMETIC_FIELDS: Final = (
     *("storage", "operands", "accumulation", "elementwise"),
     *("scores", "softmax", "flushes", "blocks"),
 )
+
+
+FILE: Final = "port.toml"
+"""Where a port that is no Python module declares itself."""
+
+_EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class DeclarationError(Exception):
@@ -75,6 +86,68 @@ class Declaration:
         for _, table in sorted(_tables(self.arithmetic_table, weights), key=lambda pair: pair[0]):
             fields.update({k: v for k, v in table.items() if k in ARITHMETIC_FIELDS})
         return fields
+
+
+def find(words: Sequence[str]) -> Path | None:
+    """The `port.toml` that goes with a port named by `words`, a command or a single path.
+
+    It lies beside the first of them that is a file, else in the current folder.
+    """
+    named = [Path(word).parent for word in words if Path(word).is_file()][:1]
+    places = [folder / FILE for folder in (*named, Path())]
+    return next((place for place in places if place.is_file()), None)
+
+
+def load(
+    base: Mapping[str, Any] = _EMPTY,
+    *,
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+) -> dict[str, Any]:
+    """A raw table from all its sources, of which a later one wins, key by key.
+
+    `base` is what the port says of itself, `file` a TOML file, `assignments` are dotted TOML:
+    `arithmetic.storage="float32"`. Raises DeclarationError with the source and the key.
+    """
+    table = dict(base)
+    if file is not None:
+        try:
+            layer = loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DeclarationError(f"{file}: {error}") from error
+        _check(layer, str(file))
+        table = _merged(table, layer)
+    for text in assignments:
+        source = f"--declare {text}"
+        layer = _assignment(text, source)
+        _check(layer, source)
+        table = _merged(table, layer)
+    return table
+
+
+def _assignment(text: str, source: str) -> dict[str, Any]:
+    """A table from one line of TOML; a bare word is a string, since shells remove quotes."""
+    with suppress(TOMLDecodeError):
+        return loads(text)
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not re.fullmatch(r"[^\[{\"'\\]+", value):
+        raise DeclarationError(
+            f"{source}: write KEY=VALUE in TOML and quote it for the shell, "
+            f"like --declare 'dtypes=[\"float32\"]'"
+        )
+    try:
+        return loads(f'{key} = "{value}"')
+    except TOMLDecodeError as error:
+        raise DeclarationError(f"{source}: {error}") from error
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        both = isinstance(under, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(under, value) if both else value  # type: ignore[arg-type]
+    return merged
 
 
 def parse(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
@@ -21,12 +20,8 @@ from packaging.version import InvalidVersion, Version
 from qkvac.cells import Result, Status
 from qkvac.environment import cpu_features
 from qkvac.roster import Entry
+from qkvac.toml import TOMLDecodeError, loads
 from qkvac.usage import UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CLAUSES: Final = ("contract", "E", "L", "B", "M", Status.ERROR, Status.CRASH, Status.TIMEOUT)
 """How a covered cell may fail: by a clause, or without an answer."""
@@ -145,8 +140,8 @@ class Deviations:
 def read(text: str, source: str) -> tuple[Deviation, ...]:
     """The entries of a TOML text; raises UsageError naming the entry and what is wrong with it."""
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = loads(text)
+    except TOMLDecodeError as error:
         raise UsageError(f"{source} is not TOML: {error}") from error
     unknown = table.keys() - {"deviation"}
     rows = table.get("deviation", [])

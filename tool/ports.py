@@ -11,12 +11,13 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, Final
 
 from qkvac.arrays import first_line
@@ -96,23 +97,69 @@ class Port:
     declaration: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     """Names that look like a misspelt function."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Distributions that run it, besides those that every process reports."""
 
 
 def load(text: str) -> Port:
     """Imports `file.py` or `package.module`; raises PortError.
 
-    The folder of a file, or the current folder for a module, comes first in `sys.path`, as for
-    `python file.py` and `python -m package.module`.
+    After a colon may stand what is meant of it: an object that has the functions, a class that is
+    made without arguments, or a single function. The folder of a file, or the current folder for
+    a module, comes first in `sys.path`, as for `python file.py` and `python -m package.module`.
     """
+    place, within = split(text)
+    module = _module(place)
+    return _select(text, module, within) if within else inspect(text, module)
+
+
+def split(text: str) -> tuple[str, str]:
+    """A port's file or module, and the name after its colon, "" if there is none."""
+    found = re.fullmatch(r"(.+):([^\W\d][\w.]*)", text)
+    return (found[1], found[2]) if found and not Path(text).is_file() else (text, "")
+
+
+def _module(text: str) -> ModuleType:
     if text.endswith(".py") or os.sep in text or Path(text).is_file():
-        module = _import(text, _file_importer(text))
-    elif all(part.isidentifier() for part in text.split(".")):
+        return _import(text, _file_importer(text))
+    if all(part.isidentifier() for part in text.split(".")):
         sys.path.insert(0, os.getcwd())
         sys.argv = [text]
-        module = _import(text, lambda: importlib.import_module(text))
-    else:
-        raise PortError(f"{text} is neither a file nor the name of a module")
-    return _inspect(text, module)
+        return _import(text, lambda: importlib.import_module(text))
+    raise PortError(f"{text} is neither a file nor the name of a module")
+
+
+def _select(text: str, module: ModuleType, within: str) -> Port:
+    """The port that a name within a module stands for."""
+    value: Any = module
+    path = split(text)[0]
+    for name in within.split("."):
+        if (inner := _attribute(value, name)) is None:
+            near = difflib.get_close_matches(name, dir(value), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise PortError(f"{path} has no {name!r}{hint}")
+        value, path = inner, f"{path}.{name}"
+    if isinstance(value, type):
+        try:
+            value = value()
+        except BaseException as error:
+            raise PortError(
+                f"{text}() cannot be made: {first_line(error)}{_where(error)}"
+            ) from None
+    profile = next((n for n in (_own_name(value), name) if n in FUNCTIONS), "")
+    offers = any(callable(_attribute(value, function)) for function in FUNCTIONS)
+    if callable(value) and profile and not offers:
+        return Port({profile: value}, _declaration(text, module))
+    if isinstance(value, FunctionType) and not offers:
+        raise PortError(
+            f"{text} is a function of no known name; call it attention, or one of "
+            f"{', '.join(n for n in FUNCTIONS if not n.endswith('_gradients'))}"
+        )
+    return inspect(text, value, module)
+
+
+def _own_name(value: object) -> str:
+    return str(getattr(value, "__name__", ""))
 
 
 def _file_importer(text: str) -> Callable[[], ModuleType]:
@@ -175,12 +222,16 @@ def _is_users(filename: str) -> bool:
     )
 
 
-def _inspect(text: str, module: ModuleType) -> Port:
-    names = set(dir(module))
+def inspect(text: str, holder: object, module: object = None) -> Port:
+    """What a module, or another object that has the functions, offers; raises PortError.
+
+    Where the object declares nothing, its module does.
+    """
+    names = set(dir(holder))
     functions = {}
     notes = []
     for name in FUNCTIONS:
-        value = _attribute(module, name)
+        value = _attribute(holder, name)
         if value is None or _is_frameworks(value):
             continue
         if callable(value):
@@ -189,7 +240,7 @@ def _inspect(text: str, module: ModuleType) -> Port:
             notes.append(f"`{name}` is of type {type(value).__name__}, not a function")
     for name in sorted(names - FUNCTIONS.keys()):
         near = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.8)
-        value = _attribute(module, name) if near and near[0] not in functions else None
+        value = _attribute(holder, name) if near and near[0] not in functions else None
         if callable(value) and not _is_frameworks(value):
             notes.append(f"found `{name}`, did you mean `{near[0]}`?")
     if not functions:
@@ -199,11 +250,12 @@ def _inspect(text: str, module: ModuleType) -> Port:
             f"(looked for {', '.join(n for n in FUNCTIONS if not n.endswith('_gradients'))}, "
             "and each with _gradients)"
         )
-    return Port(functions, _declaration(text, module), tuple(notes))
+    return Port(functions, _declaration(text, holder, module), tuple(notes))
 
 
-def _declaration(text: str, module: ModuleType) -> Mapping[str, Any]:
-    declared = _attribute(module, "QKVAC")
+def _declaration(text: str, *holders: object) -> Mapping[str, Any]:
+    found = (_attribute(holder, "QKVAC") for holder in holders if holder is not None)
+    declared = next((table for table in found if table is not None), None)
     if declared is None:
         return {}
     if not isinstance(declared, dict):
@@ -218,9 +270,9 @@ def _declaration(text: str, module: ModuleType) -> Mapping[str, Any]:
     return plain
 
 
-def _attribute(module: ModuleType, name: str) -> Any:
+def _attribute(holder: object, name: str) -> Any:
     try:
-        return getattr(module, name, None)
+        return getattr(holder, name, None)
     except Exception as error:
         raise PortError(f"reading `{name}` of the port fails: {first_line(error)}") from error
 

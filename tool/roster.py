@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from qkvac.cells import Subject
-from qkvac.declaration import DTYPES, Declaration, DeclarationError, parse
+from qkvac.declaration import DTYPES, Declaration, DeclarationError, find, load, parse
+from qkvac.forms import is_model, label
 from qkvac.process import (
     BackendError,
     Greeting,
@@ -236,7 +236,9 @@ def _port(
     guard.callback(process.close)
     try:
         greeting = process.hello()
-        declaration = parse(greeting.declaration, functions=greeting.functions, source=text)
+        file = find([text]) if is_model(text) else None
+        raw = load(greeting.declaration, file=file, assignments=selection.declare)
+        declaration = parse(raw, functions=greeting.functions, source=text)
     except (WorkerError, PortError, DeclarationError) as error:
         raise UsageError(str(error)) from error
     for device in selection.devices:
@@ -245,12 +247,12 @@ def _port(
     entries = []
     for mode in declaration.modes:
         for device in _wanted(selection.devices or ("cpu",), declaration.devices):
-            subject = Subject(_name(text), mode, device, text)
-            version = {declaration.name or _name(text): declaration.version}
+            subject = Subject(label(text), mode, device, text)
+            version = {declaration.name or label(text): declaration.version}
             entries.append(
                 Entry(
                     subject,
-                    greeting.declaration,
+                    raw,
                     greeting.functions,
                     {**greeting.versions, **version},
                     notes=greeting.notes,
@@ -264,12 +266,6 @@ def _port(
         guard.pop_all()
         keep[entries[0].subject.id] = process
     return Roster(tuple(entries), greeting.notes)
-
-
-def _name(port: str) -> str:
-    """A short name of a port: the file without its suffix, the last part of a module's name."""
-    path = Path(port)
-    return path.stem if path.suffix == ".py" else port.rpartition(".")[2]
 
 
 def _float64(

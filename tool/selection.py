@@ -43,6 +43,8 @@ class Selection:
     cases: tuple[str, ...] = ()
     tier: str = "default"
     seeds: int = 0
+    declare: tuple[str, ...] = ()
+    """What a port declares besides, in dotted TOML; wins over its own declaration."""
 
     def check(self) -> None:
         """Raises UsageError for a dtype, profile, tier or case that does not exist."""

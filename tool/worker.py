@@ -25,7 +25,8 @@ import numpy as np
 from qkvac import fpenv
 from qkvac.arrays import Array, ResultError, by_quantity, first_line, to_numpy
 from qkvac.channel import Channel, confine, is_out_of_memory
-from qkvac.ports import FRAMEWORKS, FUNCTIONS, PortError, load
+from qkvac.forms import load
+from qkvac.ports import FRAMEWORKS, FUNCTIONS, PortError
 from qkvac.protocol import Message, ProtocolError
 from qkvac.spec.layouts import apply
 
@@ -116,8 +117,10 @@ class Server:
         if "port" in header:
             port = load(header["port"])
             self._functions, declaration, notes = port.functions, port.declaration, port.notes
+            versions: object = dict(port.versions)
         else:
             declaration = self._open(header["backend"])
+            versions = self._ask("versions", {})
         self._environment = fpenv.describe()
         self._restore = fpenv.keep()
         return Message(
@@ -125,7 +128,7 @@ class Server:
                 "ok": True,
                 "declaration": declaration,
                 "functions": list(self._functions),
-                "versions": plain(self._ask("versions", {})),
+                "versions": plain(versions),
                 "devices": plain(self._ask("devices", [])),
                 "notes": list(notes),
                 "environment": {

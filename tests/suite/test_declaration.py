@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qkvac import declaration
-from qkvac.declaration import DTYPES, Declaration, DeclarationError, parse
+from qkvac.declaration import DTYPES, Declaration, DeclarationError, find, load, parse
 from qkvac.ports import FUNCTIONS
 from qkvac.spec import attention, formats
 from qkvac.spec.attention import CONVENTIONS, SOFTMAX_FORMS, Arithmetic
@@ -184,3 +185,86 @@ def test_what_is_wrong_is_one_line(raw: dict[str, Any], words: str) -> None:
 def test_a_profile_without_its_function_is_wrong() -> None:
     with pytest.raises(DeclarationError, match=r"'embedding'.*no such function .*attention"):
         parse({"profiles": ["embedding"]}, functions=["attention"])
+
+
+# --- from where ------------------------------------------------------------------------------
+
+
+def test_later_sources_win_key_by_key(tmp_path: Path) -> None:
+    file = tmp_path / "port.toml"
+    file.write_text('dtypes = ["float64"]\n[arithmetic]\nsoftmax = "fused"\nblocks = 16\n')
+    base = {"name": "mine", "dtypes": ["float32"], "arithmetic": {"flushes": True}}
+    words = ["arithmetic.blocks=32", 'arithmetic.float64.storage="float32"']
+    assert load(base, file=file, assignments=words) == {
+        "name": "mine",
+        "dtypes": ["float64"],
+        "arithmetic": {
+            "flushes": True,
+            "softmax": "fused",
+            "blocks": 32,
+            "float64": {"storage": "float32"},
+        },
+    }
+    assert base["arithmetic"] == {"flushes": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("arithmetic.storage=float32", {"arithmetic": {"storage": "float32"}}),
+        ("arithmetic.softmax = shifted, divided", {"arithmetic": {"softmax": "shifted, divided"}}),
+        ("conventions.mask=True drops", {"conventions": {"mask": "True drops"}}),
+        ("conventions.weight_layout=c×d", {"conventions": {"weight_layout": "c×d"}}),
+        ("deterministic=false", {"deterministic": False}),
+        ('dtypes=["bfloat16"]', {"dtypes": ["bfloat16"]}),
+    ],
+)
+def test_an_assignment_without_quotes_is_a_word(text: str, expected: dict[str, Any]) -> None:
+    assert load(assignments=[text]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("arithmetic.storag=float32", "arithmetic.storag is not a key; did you mean 'storage'?"),
+        ("arithmetic.storage=float23", "arithmetic.storage = 'float23': choose from float64, flo"),
+        ("dtypes=float32", "dtypes: 'float32' is not of type 'array'"),
+        ("dtypes=[float32]", "quote it for the shell, like --declare 'dtypes="),
+        ("supports", "write KEY=VALUE in TOML"),
+        ("a b=c", "--declare a b=c: "),
+        ("color=red", "'color' is not a key"),
+    ],
+)
+def test_a_wrong_assignment_is_one_clear_line(text: str, words: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        load(assignments=[text])
+    message = str(caught.value)
+    assert message.startswith(f"--declare {text}: ")
+    assert words in message
+    assert len(message.splitlines()) == 1
+
+
+def test_a_wrong_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "port.toml"
+    file.write_text("[arithmetic]\nflushes = 1\n")
+    with pytest.raises(DeclarationError, match=r"port\.toml: arithmetic\.flushes: 1 is not of"):
+        load(file=file)
+    file.write_text("name = \n")
+    with pytest.raises(DeclarationError, match=r"port\.toml: .*line 1"):
+        load(file=file)
+
+
+def test_a_declaration_lies_beside_the_first_file_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find(["python3", "missing.py"]) is None
+    (tmp_path / "port.toml").touch()
+    assert find(["python3", "missing.py"]) == Path("port.toml")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "port").touch()
+        (tmp_path / name / "port.toml").touch()
+    assert find(["./a/port", "b/port"]) == Path("a/port.toml")
+    (tmp_path / "a" / "port.toml").unlink()
+    assert find(["./a/port", "b/port"]) == Path("port.toml")

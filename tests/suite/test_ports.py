@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from qkvac.arrays import ResultError, by_quantity, first_line, to_numpy
+from qkvac.forms import label
 from qkvac.ports import FUNCTIONS, PortError, load
 from qkvac.spec.attention import PROFILES
 
@@ -77,6 +78,87 @@ def test_a_module_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     port(package, GOOD)
     monkeypatch.chdir(tmp_path)
     assert list(load("package_of_ports.my_port").functions) == ["attention"]
+
+
+OBJECTS = """
+QKVAC = {'dtypes': ['float64']}
+class Plain:
+    QKVAC = {'dtypes': ['float32']}
+    def attention(self, X, Wq, Wk, Wv): return X
+class Scaled:
+    def __init__(self, scale): self.scale = scale
+    def attention(self, X, Wq, Wk, Wv): return X
+class Layer:
+    def __call__(self, X, Wq, Wk, Wv): return X
+class layers:
+    flash = Scaled(2)
+    attention = Layer()
+scaled = Scaled(2)
+def attention(X, Wq, Wk, Wv): return X
+kernel = attention
+def other(X): return X
+number = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("scaled", "float64"),
+        ("Plain", "float32"),
+        ("kernel", "float64"),
+        ("attention", "float64"),
+        ("layers", "float64"),
+        ("layers.flash", "float64"),
+        ("layers.attention", "float64"),
+        ("scaled.attention", "float64"),
+    ],
+)
+@pytest.mark.parametrize("module", [False, True], ids=["file", "module"])
+def test_a_part_of_a_module_can_be_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: bool, name: str, dtype: str
+) -> None:
+    path = port(tmp_path, OBJECTS, "objects_of_port.py")
+    monkeypatch.chdir(tmp_path)
+    loaded = load(f"{'objects_of_port' if module else path}:{name}")
+    assert list(loaded.functions) == ["attention"]
+    assert loaded.functions["attention"](1, 2, 3, 4) == 1
+    assert loaded.declaration == {"dtypes": [dtype]}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("scald", r"objects_of_port.py has no 'scald'; did you mean 'scaled'\?"),
+        ("layers.flush", "layers has no 'flush'; did you mean 'flash'"),
+        ("Scaled", r"Scaled\(\) cannot be made: TypeError.*scale"),
+        ("other", "other is a function of no known name; call it attention, or one of"),
+        ("number", "number offers no function of a known name"),
+    ],
+)
+def test_why_a_part_of_a_module_is_no_port(tmp_path: Path, name: str, words: str) -> None:
+    path = port(tmp_path, OBJECTS, "objects_of_port.py")
+    with pytest.raises(PortError, match=words) as caught:
+        load(f"{path}:{name}")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_colon_may_stand_in_a_files_name(tmp_path: Path) -> None:
+    assert list(load(port(tmp_path, GOOD, "a:b.py")).functions) == ["attention"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("folder/my_port.py", "my_port"),
+        ("my_port.py:kernel", "my_port.kernel"),
+        ("package.module", "module"),
+        ("package.module:layers.flash", "module.layers.flash"),
+        ("folder/model.onnx", "model"),
+    ],
+)
+def test_a_port_has_a_short_name(text: str, expected: str) -> None:
+    assert label(text) == expected
 
 
 def test_an_edit_is_seen_at_once(tmp_path: Path) -> None:
