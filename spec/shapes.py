@@ -202,14 +202,18 @@ def _broadcast(x: tuple[Axis, ...], y: tuple[Axis, ...], operation: str) -> tupl
 
 
 def check(
-    program: Program, sizes: Mapping[str, Any] | None = None, batch: tuple[Any, ...] = ()
+    program: Program,
+    sizes: Mapping[str, Any] | None = None,
+    batch: tuple[Any, ...] = (),
+    algebra: Shapes | None = None,
 ) -> dict[str, Shape]:
     """The shape of every tensor, having shown that each equation yields what it declares.
 
     Without `sizes` the axes stay symbolic. `batch` are leading axes (names or sizes) that the
     real inputs with at least 2 declared axes carry, as a batch of X would; others broadcast.
-    Raises ShapeError naming the equation.
+    An `algebra` of one's own may know more operations. Raises ShapeError naming the equation.
     """
+    algebra = algebra or Shapes()
     names = (*program.axis_names, *program.parameters)
     bound = {name: Axis.symbol(name) if sizes is None else Axis.size(sizes[name]) for name in names}
     lead = tuple(Axis.symbol(b) if isinstance(b, str) else Axis.size(b) for b in batch)
@@ -222,9 +226,9 @@ def check(
         for tensor in program.inputs
     }
     try:
-        results: dict[str, Shape] = equations.evaluate(program, Shapes(), inputs, bound, fold=fold)
+        results: dict[str, Shape] = equations.evaluate(program, algebra, inputs, bound, fold=fold)
     except ShapeError as error:
-        raise ShapeError(f"{_first_wrong(program, inputs, bound)}: {error}") from None
+        raise ShapeError(f"{_first_wrong(program, inputs, bound, algebra)}: {error}") from None
     for name, shape in results.items():
         own = declared[name]
         if shape.axes[len(shape.axes) - len(own) :] != own:
@@ -237,11 +241,13 @@ def _carries_batch(tensor: Tensor) -> bool:
     return tensor.kind == "index" or (tensor.kind == "real" and tensor.rank >= 2)
 
 
-def _first_wrong(program: Program, inputs: Mapping[str, Shape], sizes: Mapping[str, Any]) -> str:
+def _first_wrong(
+    program: Program, inputs: Mapping[str, Shape], sizes: Mapping[str, Any], algebra: Shapes
+) -> str:
     for count, equation in enumerate(program.equations, 1):
         prefix = Program(program.inputs, program.parameters, program.equations[:count])
         try:
-            equations.evaluate(prefix, Shapes(), inputs, sizes, fold=fold)
+            equations.evaluate(prefix, algebra, inputs, sizes, fold=fold)
         except ShapeError:
             return equation.text
     raise AssertionError("called although every equation fits")

@@ -1,0 +1,244 @@
+"""The evaluator of faulty programs, in NumPy: a machine, its shapes and its rounding bounds.
+
+A machine computes a program in a dtype, as a plain implementation would: operations in the dtype,
+or in float32 where that is wider, results of equations rounded to be stored. Besides the grammar
+it knows the operations of `qkvac.spec.mistakes`. `Bounds` extends the rounding interpretation to
+those of them that are functions of real numbers, so that a faulty formula, too, is known to
+within a bound; of poor arithmetic there is none, only the machine's own result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from qkvac.spec import narrow, shapes
+from qkvac.spec.attention import Arithmetic
+from qkvac.spec.equations import evaluate
+from qkvac.spec.formats import dtype
+from qkvac.spec.mistakes import MISTAKES, Array
+from qkvac.spec.rearrangements import Rearrangements
+from qkvac.spec.rounding import OpenSum, Rounding
+from qkvac.spec.scalar import Scalar
+from qkvac.spec.shapes import Shape, Shapes
+from qkvac.spec.syntax import Program
+
+
+class Machine(Rearrangements):
+    """The algebra of arrays in a dtype."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.stored = dtype(name)
+        self.inner = np.promote_types(self.stored, np.float32)
+
+    def report(self, name: str, x: Array) -> Array:
+        return x.astype(self.stored)
+
+    def center(self, x: Array) -> Array:
+        return x.astype(np.float64)
+
+    def constant(self, array: Array) -> Array:
+        return self.wide(array)
+
+    def wide(self, x: Array) -> Array:
+        return x if x.dtype == bool else x.astype(self.inner, copy=False)
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        return np.asarray(self.wide(x) @ self.wide(y))
+
+    def add(self, x: Array, y: Array) -> Array:
+        return np.asarray(self.wide(x) + self.wide(y))
+
+    def subtract(self, x: Array, y: Array) -> Array:
+        return np.asarray(self.wide(x) - self.wide(y))
+
+    def multiply(self, x: Array, y: Array) -> Array:
+        return np.asarray(self.wide(x) * self.wide(y))
+
+    def negate(self, x: Array) -> Array:
+        return -x
+
+    def scale(self, x: Array, s: Scalar) -> Array:
+        return np.asarray(self.wide(x) * self.inner.type(float(s)))
+
+    def shift(self, x: Array, s: Scalar) -> Array:
+        return np.asarray(self.wide(x) + self.inner.type(float(s)))
+
+    def sum(self, x: Array, axis: int) -> Array:
+        return np.asarray(self.wide(x).sum(axis, keepdims=True))
+
+    def softmax(self, x: Array, axis: int, where: Array | None) -> Array:
+        moved = np.swapaxes(self.wide(x), axis, -1)
+        mask = where if where is None or axis == -1 else np.swapaxes(where, axis, -1)
+        weights = narrow.softmax(moved, mask)
+        if mask is not None:
+            empty = ~np.broadcast_to(mask, weights.shape).any(-1, keepdims=True)
+            weights = np.where(empty, np.zeros((), weights.dtype), weights)
+        return np.swapaxes(weights, axis, -1)
+
+    def __getattr__(self, name: str) -> Callable[..., Array]:
+        """An operation that only faulty equations use."""
+        if name not in MISTAKES:
+            raise AttributeError(name)
+        function = MISTAKES[name].function
+        return lambda *operands: function(*map(self.wide, operands))
+
+
+class FaultyShapes(Shapes):
+    """Shapes, with the operations of faulty equations."""
+
+    def __getattr__(self, name: str) -> Callable[..., Shape]:
+        if name not in MISTAKES:
+            raise AttributeError(name)
+        return self.matmul if MISTAKES[name].kind == "poor product" else self.first
+
+    def first(self, x: Shape, *others: Shape) -> Shape:
+        for other in others:
+            if self._elementwise(x, other) != x:
+                raise shapes.ShapeError(f"a mask {other} does not broadcast to {x}")
+        return x
+
+
+class Bounds(Rounding):
+    """Rounding bounds of faulty formulas; raises AttributeError for poor arithmetic."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        mistake = MISTAKES.get(name)
+        if mistake is None or mistake.kind not in ("mask", "moving", "smooth"):
+            raise AttributeError(name)
+        function = mistake.function
+        if mistake.kind == "mask":
+            return function
+        if mistake.kind == "moving":
+            return lambda x, *masks: x.rearranged(lambda array: function(array, *masks))
+        rule = _RULES.get(name, _as_softmax)
+        return lambda x, *masks: self.smooth(rule, function, x, *masks)
+
+    def smooth(self, rule: Rule, function: Callable[..., Array], x: OpenSum, *masks: Any) -> Any:
+        a = self.arithmetic
+        error = np.broadcast_to(np.asarray(self.held(x, self.u_held)), x.shape)
+        value = function(x.value, *masks)
+        unit = max(a.u_e, a.u_a)
+        off = rule(x.value, error, value, unit) + 2 * self.floor
+        return OpenSum(value, np.abs(value) + off, off, grain=a.u_e)
+
+
+Rule = Callable[[Array, Array, Array, float], Array]
+"""Arguments, their errors, values and unit roundoff → errors of the values."""
+
+
+def _exponents(x: Array, error: Array, unit: float) -> Array:
+    """Relative error of e^(x − max x) in terms of the row, first order and generous."""
+    depth = np.abs(x - narrow.row_maximum(x))
+    theta = 2 * np.max(error, axis=-1, keepdims=True) + error + 3 * unit * depth + 8 * unit
+    return np.expm1(np.minimum(theta, 600.0))
+
+
+def _as_exponential(x: Array, error: Array, value: Array, unit: float) -> Array:
+    return np.abs(value) * _exponents(x, error, unit)
+
+
+def _as_softmax(x: Array, error: Array, value: Array, unit: float) -> Array:
+    """Weights of a row: twice the error of an exponential, and that of the sum."""
+    n = x.shape[-1] + 16
+    worst = np.max(error, axis=(-1, -2), keepdims=True) + np.zeros_like(error)
+    return np.abs(value) * (2.5 * _exponents(x, worst, unit) + 2 * n * unit)
+
+
+def _over_columns(x: Array, error: Array, value: Array, unit: float) -> Array:
+    relative = _exponents(x, error, unit)
+    worst = np.max(relative, axis=-2, keepdims=True)
+    return np.abs(value) * (relative + worst + (x.shape[-2] + 4) * unit) * 1.5
+
+
+def _of_all(x: Array, error: Array, value: Array, unit: float) -> Array:
+    flat = (*x.shape[:-2], 1, x.shape[-2] * x.shape[-1])
+    parts = (array.reshape(flat) for array in (x, error, value))
+    return _as_softmax(*parts, unit).reshape(x.shape)
+
+
+def _shares(x: Array, error: Array, value: Array, unit: float) -> Array:
+    total = np.abs(x.sum(axis=-1, keepdims=True))
+    size = np.abs(x).sum(axis=-1, keepdims=True)
+    off = error.sum(axis=-1, keepdims=True) + x.shape[-1] * unit * size
+    left = total - off
+    grown = (error + np.abs(value) * off) / left + 3 * unit * np.abs(value)
+    return np.where(left > 0, grown, np.inf)
+
+
+def _sigmoid(x: Array, error: Array, value: Array, unit: float) -> Array:
+    return value * np.expm1(np.minimum(error, 600)) + 8 * unit * value * (1 + np.abs(x))
+
+
+def _best_only(x: Array, error: Array, value: Array, unit: float) -> Array:
+    reach = np.sort(x - error, axis=-1)[..., -1:]
+    return np.broadcast_to(((x + error >= reach).sum(-1, keepdims=True) > 1) * 1.0, x.shape)
+
+
+def _logarithms(x: Array, error: Array, value: Array, unit: float) -> Array:
+    worst = np.max(error, axis=-1, keepdims=True)
+    depth = np.abs(x - narrow.row_maximum(x)) + np.abs(value)
+    return error + 2 * worst + unit * (3 * depth + x.shape[-1] + 12)
+
+
+def _cap(x: Array, error: Array, value: Array, unit: float) -> Array:
+    return error + 12 * unit * np.abs(value)
+
+
+def _penalised(x: Array, error: Array, value: Array, unit: float) -> Array:
+    return error + 4 * unit * (np.abs(x) + np.abs(value - x))
+
+
+def _unit(x: Array, error: Array, value: Array, unit: float) -> Array:
+    length = np.sqrt((x * x).sum(axis=-1, keepdims=True))
+    off = np.sqrt((error * error).sum(axis=-1, keepdims=True))
+    left = length - off
+    grown = (error + np.abs(value) * off) / left + (x.shape[-1] + 8) * unit * np.abs(value)
+    return np.where(left > 0, grown, np.inf)
+
+
+_RULES: Mapping[str, Rule] = {
+    "exponential": _as_exponential,
+    "by_count": _as_exponential,
+    "over_columns": _over_columns,
+    "softmax_of_all": _of_all,
+    "shares": _shares,
+    "sigmoid": _sigmoid,
+    "best_only": _best_only,
+    "logarithms": _logarithms,
+    "cap": _cap,
+    "penalised": _penalised,
+    "unit": _unit,
+}
+
+
+def compute(
+    program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, Any], name: str
+) -> dict[str, Array]:
+    """Every equation's target, as a machine of dtype `name` computes it."""
+    with np.errstate(all="ignore"):
+        kept = {tensor.name: inputs[tensor.name] for tensor in program.inputs}
+        return evaluate(program, Machine(name), kept, sizes)
+
+
+def bounds(
+    program: Program,
+    inputs: Mapping[str, Array],
+    sizes: Mapping[str, Any],
+    arithmetic: Arithmetic,
+    inherited: Mapping[str, int],
+) -> dict[str, Array]:
+    """As `rounding.bounds`, for faulty formulas."""
+    algebra = Bounds(arithmetic)
+    with np.errstate(all="ignore"):
+        values = {
+            tensor.name: algebra.operand(inputs[tensor.name], inherited.get(tensor.name, 0))
+            if tensor.kind == "real"
+            else np.asarray(inputs[tensor.name])
+            for tensor in program.inputs
+        }
+        evaluate(program, algebra, values, sizes)
+    return algebra.bounds

@@ -1,0 +1,1 @@
+CAUGHT_BY: dict[str, tuple[str, ...]] = {}

@@ -1,0 +1,253 @@
+"""Operations that only faulty equations use: what the closed grammar has no words for.
+
+Each is a function of arrays, named as in the equations of the fault catalogue. Some only move or
+mask entries and work in every algebra whose values are arrays; some have a rounding rule (see
+`qkvac.spec.faulty`); those that stand for poor arithmetic can only be carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from qkvac.spec import narrow
+from qkvac.spec.formats import FORMATS
+
+Array = np.ndarray[Any, Any]
+Function = Callable[..., Array]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An operation that the grammar lacks."""
+
+    function: Function
+    kind: str
+    """"mask", "moving" (of entries), "smooth" (with a rounding rule), "poor" or "poor product"."""
+
+
+# --- masks and moved entries -----------------------------------------------------------------
+
+
+def leak(mask: Array) -> Array:
+    """Each query also keeps the key after those that it may see."""
+    shifted = np.zeros_like(mask)
+    shifted[..., 1:] = mask[..., :-1]
+    return mask | shifted
+
+
+def zeroed(x: Array, mask: Array) -> Array:
+    return np.where(mask, x, np.zeros((), x.dtype))
+
+
+def unswapped(x: Array) -> Array:
+    """Heads [h, n, e] as a reshape alone would have made them of [n, h·e]."""
+    *_, h, n, e = x.shape
+    return np.swapaxes(x, -2, -3).reshape(*x.shape[:-3], h, n, e)
+
+
+def unswapped_back(x: Array) -> Array:
+    """Heads that merge into what a reshape alone would have made of [h, n, e]."""
+    *_, h, n, e = x.shape
+    return np.swapaxes(x.reshape(*x.shape[:-3], n, h, e), -2, -3)
+
+
+def reversed_heads(x: Array) -> Array:
+    return x[..., ::-1, :, :]
+
+
+def first_head(x: Array) -> Array:
+    return np.broadcast_to(x[..., :1, :, :], x.shape)
+
+
+def first_row(x: Array) -> Array:
+    return np.broadcast_to(x[..., :1, :], x.shape)
+
+
+def next_row(x: Array) -> Array:
+    return np.roll(x, -1, axis=-2)
+
+
+def reversed_columns(x: Array) -> Array:
+    return x[..., ::-1]
+
+
+def reversed_rows(x: Array) -> Array:
+    return x[..., ::-1, :]
+
+
+def reread(x: Array) -> Array:
+    """The same numbers in memory, rows and columns taken for each other."""
+    return np.swapaxes(x, -1, -2).reshape(x.shape)
+
+
+def column_maximum(x: Array) -> Array:
+    return np.broadcast_to(x.max(axis=-2, keepdims=True, initial=-np.inf), x.shape)
+
+
+# --- smooth functions, given a rounding rule in `faulty` --------------------------------------
+
+
+def exponential(x: Array, where: Array | None = None) -> Array:
+    """e^(x − the row's maximum), which a softmax would now divide by its sum."""
+    kept = narrow.kept_scores(x, where)
+    return np.exp(kept - narrow.row_maximum(kept))
+
+
+def over_columns(x: Array, where: Array | None = None) -> Array:
+    """The exponentials, divided by the sums of columns."""
+    terms = exponential(x, where)
+    return terms / terms.sum(axis=-2, keepdims=True)
+
+
+def by_count(x: Array, where: Array | None = None) -> Array:
+    """The exponentials, divided by the number of keys."""
+    return exponential(x, where) / x.dtype.type(max(x.shape[-1], 1))
+
+
+def shares(x: Array, where: Array | None = None) -> Array:
+    """Scores divided by their sum, without an exponential."""
+    kept = x if where is None else zeroed(x, where)
+    return kept / kept.sum(axis=-1, keepdims=True)
+
+
+def sigmoid(x: Array, where: Array | None = None) -> Array:
+    return 1 / (1 + np.exp(-narrow.kept_scores(x, where)))
+
+
+def best_only(x: Array, where: Array | None = None) -> Array:
+    kept = narrow.kept_scores(x, where)
+    return (np.arange(x.shape[-1]) == kept.argmax(axis=-1)[..., None]).astype(x.dtype)
+
+
+def logarithms(x: Array, where: Array | None = None) -> Array:
+    """The logarithms of the weights."""
+    shifted = narrow.kept_scores(x, where) - narrow.row_maximum(narrow.kept_scores(x, where))
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def cap(x: Array) -> Array:
+    """Scores kept within ±50 by a hyperbolic tangent."""
+    return x.dtype.type(50) * np.tanh(x / x.dtype.type(50))
+
+
+def unit(x: Array) -> Array:
+    """Rows of length 1."""
+    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True))
+
+
+# --- weights of more or fewer keys ------------------------------------------------------------
+
+
+def padded(x: Array, where: Array | None = None) -> Array:
+    """Keys are padded with zero scores to a multiple of 8, and the padding counts."""
+    keys = x.shape[-1]
+    edge = [*[(0, 0)] * (x.ndim - 1), (0, -keys % 8)]
+    kept = None if where is None else np.pad(where, edge[-where.ndim :], constant_values=True)
+    return narrow.softmax(np.pad(x, edge), kept)[..., :keys]
+
+
+def sink(x: Array, where: Array | None = None) -> Array:
+    """One score of 0 more, whose weight nobody gets."""
+    edge = [*[(0, 0)] * (x.ndim - 1), (0, 1)]
+    kept = None if where is None else np.pad(where, edge[-where.ndim :], constant_values=True)
+    return narrow.softmax(np.pad(x, edge), kept)[..., :-1]
+
+
+def tail_dropped(x: Array, where: Array | None = None, tile: int = 16) -> Array:
+    """Keys beyond the last whole tile get no weight."""
+    keys = x.shape[-1]
+    keep = np.arange(keys) < (keys // tile * tile or keys)
+    return narrow.softmax(x, keep if where is None else where & keep)
+
+
+def _variant(**pieces: Function) -> Mistake:
+    return Mistake(partial(narrow.softmax, **pieces), "poor")
+
+
+def _poor(function: Function, **options: Any) -> Mistake:
+    return Mistake(partial(function, **options) if options else function, "poor")
+
+
+def _product(function: Function, **options: Any) -> Mistake:
+    return Mistake(partial(function, **options) if options else function, "poor product")
+
+
+MISTAKES: Final[Mapping[str, Mistake]] = {
+    "invert": Mistake(np.logical_not, "mask"),
+    "leak": Mistake(leak, "mask"),
+    **{
+        f.__name__: Mistake(f, "moving")
+        for f in (
+            *(unswapped, unswapped_back, reversed_heads, first_head, first_row, next_row),
+            *(reversed_columns, reversed_rows, reread, column_maximum),
+        )
+    },
+    "absolute": Mistake(np.abs, "moving"),
+    "zeroed": Mistake(zeroed, "moving"),
+    **{
+        f.__name__: Mistake(f, "smooth")
+        for f in (
+            *(exponential, over_columns, by_count, shares, sigmoid, best_only, logarithms),
+            *(cap, unit, sink, padded, tail_dropped),
+        )
+    },
+    "penalised": Mistake(
+        lambda x: x - x.dtype.type(2**-6) * _distance(x).astype(x.dtype), "smooth"
+    ),
+    "softmax_of_all": Mistake(
+        lambda x, w=None: narrow.softmax(
+            narrow.kept_scores(x, w).reshape(*x.shape[:-2], 1, x.shape[-2] * x.shape[-1])
+        ).reshape(x.shape),
+        "smooth",
+    ),
+    "tfloat32": _poor(narrow.tfloat32),
+    "bfloat16": _poor(narrow.brain),
+    "float16": _poor(narrow.through, name="float16"),
+    "float32": _poor(narrow.through, name="float32"),
+    "sum_in_bfloat16": _product(narrow.running, bits=FORMATS["bfloat16"].precision),
+    "sum_in_float16": _product(narrow.running, bits=FORMATS["float16"].precision),
+    "product_in_float32": _product(narrow.in_format, name="float32"),
+    "pairs": _product(narrow.pairs),
+    "strassen": _product(narrow.strassen),
+    "tensor_tiles": _product(narrow.tensor_tiles),
+    "without_last_terms": _product(narrow.without_last_terms),
+    "without_last_rows": _product(narrow.without_last_row),
+    "no_maximum": _variant(maximum=lambda x: x.dtype.type(0)),
+    "global_maximum": _variant(maximum=lambda x: np.max(narrow.row_maximum(x), initial=-np.inf)),
+    "maximum_from_0": _variant(maximum=lambda x: np.maximum(narrow.row_maximum(x), 0)),
+    "maximum_of_first": _variant(maximum=narrow.first_of_tile),
+    "epsilon_6": _variant(normalise=partial(narrow.normalised, epsilon=1e-6)),
+    "epsilon_9": _variant(normalise=partial(narrow.normalised, epsilon=1e-9)),
+    "short_reciprocal": _variant(
+        normalise=lambda e: e * narrow.rounded(1 / e.sum(axis=-1, keepdims=True), 12)
+    ),
+    "sum_of_bfloat16": _variant(normalise=narrow.by_narrow_sum),
+    "cubic": _variant(exp=partial(narrow.polynomial, degree=3)),
+    "quintic": _variant(exp=partial(narrow.polynomial, degree=5)),
+    "exponent_field": _variant(exp=narrow.exponent_field),
+    "compounding": _variant(exp=narrow.compounding),
+    "clamped_20": _variant(exp=lambda z: np.exp(np.maximum(z, -20))),
+    "clamped_80": _variant(exp=lambda z: np.exp(np.maximum(z, -80))),
+    "thinned_6": _poor(lambda x, w=None: zeroed(a := narrow.softmax(x, w), a >= 1e-6)),
+    "thinned_3": _poor(lambda x, w=None: zeroed(a := narrow.softmax(x, w), a >= 1e-3)),
+    "softmax_in_float16": _poor(narrow.in_precision, name="float16"),
+    "softmax_in_bfloat16": _poor(narrow.in_precision, name="bfloat16"),
+    "softmax_in_float32": _poor(narrow.in_precision, name="float32"),
+    **{
+        f"blocks_{name}": _product(narrow.by_blocks, block=16, fault=fault)
+        for name, fault in (
+            *(("stale_context", "context"), ("stale_sum", "sum"), ("last_only", "last block only")),
+            *(("own_maximum", "maximum"), ("early_division", "early division")),
+        )
+    },
+}
+
+
+def _distance(x: Array) -> Array:
+    n, keys = x.shape[-2:]
+    return np.abs(np.arange(n)[:, None] - np.arange(keys))
