@@ -147,6 +147,16 @@ def show(case: str, dtype: str | None, form: str) -> None:
     show_case(case, dtype, form)
 
 
+@cli.command()
+@click.argument("name", required=False)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+def faults(name: str | None, form: str) -> None:
+    """List the faults that the suite is tested with and diagnoses, or show the fault NAME."""
+    from qkvac.catalogue import show_faults
+
+    show_faults(name, form)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits; errors of usage are one line and status 2."""
     try:
