@@ -157,14 +157,7 @@ class Worker:
         self._memory = memory
         self._timeout = timeout
         self._load_timeout = load_timeout
-        self._environment = {
-            **MODEST,
-            **os.environ,
-            **{name: str(threads) for name in THREADS},
-            **environment,
-            "QKVAC_MODE": target.mode,
-            "QKVAC_DEVICE": target.device,
-        }
+        self._environment = surroundings(target.mode, target.device, threads, environment)
         self._child: Child | None = None
         self._greeting: Greeting | None = None
         self._owner = os.getpid()
@@ -335,6 +328,20 @@ class Worker:
             fp_environment=str(header["fp_environment"]),
             evidence=dict(header["evidence"]),
         )
+
+
+def surroundings(
+    mode: str, device: str, threads: int, more: Mapping[str, str] = _EMPTY
+) -> dict[str, str]:
+    """The environment variables of a process that is tested."""
+    return {
+        **MODEST,
+        **os.environ,
+        **{name: str(threads) for name in THREADS},
+        **more,
+        "QKVAC_MODE": mode,
+        "QKVAC_DEVICE": device,
+    }
 
 
 def _backend_error(header: Mapping[str, Any]) -> BackendError:

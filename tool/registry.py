@@ -1,13 +1,13 @@
-"""The adapters that ship with the suite, and whether this machine can run them.
+"""The backends: the suite's own adapters and those of other packages, and what can run here.
 
-Only static facts are read: an adapter module states its declaration without importing its
-framework, so that listing the backends costs nothing and starts nothing.
+Of our own only static facts are read: an adapter module states its declaration without importing
+its framework, so that listing them costs nothing and starts nothing. What another package brings
+is described by a process of its own.
 """
 
 from __future__ import annotations
 
 import glob
-import importlib
 import importlib.util
 import json
 import sys
@@ -17,14 +17,18 @@ from functools import cache, cached_property
 from importlib import metadata
 from typing import Any, Final
 
-from qkvac.declaration import Declaration, parse
+from qkvac.child import Child, WorkerError
+from qkvac.declaration import Declaration, DeclarationError, parse
+from qkvac.packages import OWN, Registered, adapter, registered
+from qkvac.process import surroundings
+from qkvac.protocol import Message
 from qkvac.usage import unknown
-
-BACKENDS: Final = ("numpy", "torch", "jax", "tensorflow")
-"""Adapters by the name of the package that they import, the embedded default first."""
 
 ACCELERATORS: Final = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg", "/dev/accel*")
 """Device nodes without which there is nothing but the CPU; asking a framework takes seconds."""
+
+LOADING: Final = 60.0
+"""Seconds that the module of another package may take to be imported."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,10 @@ class Backend:
     raw: dict[str, Any]
     unavailable: Callable[[str], str | None]
     """Why a mode cannot run here, as far as that is known without importing the framework."""
+    package: Registered | None = None
+    """The package that brings it; None for our own."""
+    broken: str = ""
+    """Why nothing of it can be used."""
 
     @cached_property
     def declaration(self) -> Declaration:
@@ -47,11 +55,15 @@ class Backend:
     @cached_property
     def installed(self) -> bool:
         """Whether the framework is there; it is looked for, not imported."""
-        return importlib.util.find_spec(self.name) is not None
+        if self.package is None:
+            return importlib.util.find_spec(self.name) is not None
+        return not self.broken and _installed(self.declaration.requires)
 
     @cached_property
     def version(self) -> str:
-        """Version of the framework's distribution, "" where there is none."""
+        """Version of what is tested, a framework's or a package's; "" where there is none."""
+        if self.package is not None:
+            return self.package.version
         for name in (self.declaration.requires, self.name, f"{self.name}-cpu"):
             try:
                 return metadata.version(name)
@@ -61,9 +73,25 @@ class Backend:
 
     def obstacle(self, mode: str) -> str:
         """Why a mode cannot run on this machine; "" if it can."""
-        if not self.installed:
-            return f"{self.name} is not installed"
-        return self.unavailable(mode) or ""
+        return self.absence or self.unavailable(mode) or ""
+
+    @property
+    def absence(self) -> str:
+        """Why no mode can run on this machine, and what would help; "" if nothing is known."""
+        if self.broken:
+            assert self.package is not None
+            return f"{self.name} of {self.package.distribution} cannot be used: {self.broken}"
+        if self.installed:
+            return ""
+        needed = self.name if self.package is None else self.declaration.requires
+        return f"{needed} is not installed"
+
+    @property
+    def remedy(self) -> str:
+        """How to install what is absent, to be added to its absence."""
+        if self.package is not None or self.installed:
+            return ""
+        return f"; pip install 'qkvac[{self.name}]' installs it"
 
 
 def accelerators() -> bool:
@@ -75,15 +103,59 @@ def accelerators() -> bool:
 
 @cache
 def backend(name: str) -> Backend:
-    """The adapter of that name; raises UsageError with the nearest name if there is none."""
-    if name not in BACKENDS:
-        raise unknown("backend", name, BACKENDS)
-    module = importlib.import_module(f"qkvac.backends.{name}")
-    # The same plain values that a port's declaration arrives in.
-    declared: dict[str, Any] = json.loads(json.dumps(module.QKVAC))
-    return Backend(name, declared, module.unavailable)
+    """The backend of that name; raises UsageError with the nearest name if there is none."""
+    if name in OWN:
+        module = adapter(name)
+        # The same plain values that a port's declaration arrives in.
+        declared: dict[str, Any] = json.loads(json.dumps(module.QKVAC))
+        return Backend(name, declared, module.unavailable)
+    for package in registered():
+        if package.name == name:
+            return _described(package)
+    raise unknown("backend", name, names())
+
+
+def names() -> tuple[str, ...]:
+    """All backends, whether they can run or not, our own first."""
+    return (*OWN, *(package.name for package in registered()))
 
 
 def backends() -> tuple[Backend, ...]:
-    """All adapters, whether installed or not."""
-    return tuple(backend(name) for name in BACKENDS)
+    """All backends, whether they can run or not."""
+    return tuple(map(backend, names()))
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        return not distribution or bool(metadata.version(distribution))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _described(package: Registered) -> Backend:
+    """A backend of another package, as a process that imports it describes it."""
+
+    def unusable(reason: str) -> Backend:
+        return Backend(package.name, {}, lambda mode: reason, package, reason)
+
+    if package.trouble:
+        return unusable(package.trouble)
+    try:
+        child = Child(surroundings("default", "cpu", 1), None)
+        try:
+            message = Message({"op": "describe", "backend": package.name})
+            header = child.exchange(message, LOADING).header
+        finally:
+            child.quit()
+    except (WorkerError, OSError) as error:
+        return unusable(str(error))
+    if header.get("ok") is not True:
+        return unusable(str(header.get("reason")))
+    try:
+        found = dict(header["declaration"])
+        obstacles = dict(header["obstacles"])
+        modes = parse(found, source="QKVAC").modes
+    except (DeclarationError, KeyError, TypeError, ValueError) as error:
+        return unusable(str(error))
+    texts = {mode: str(obstacles[mode]) for mode in modes if obstacles.get(mode)}
+    return Backend(package.name, found, texts.get, package)

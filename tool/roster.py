@@ -26,7 +26,7 @@ from qkvac.process import (
     WorkerError,
     default_memory,
 )
-from qkvac.registry import BACKENDS, Backend, accelerators, backend, backends
+from qkvac.registry import Backend, accelerators, backend, backends, names
 from qkvac.selection import Options, Selection
 from qkvac.spec.attention import PROFILES, Arithmetic
 from qkvac.spec.cases import Case
@@ -56,7 +56,7 @@ class Entry:
     @property
     def compiled(self) -> bool:
         """Whether every shape is compiled anew, so that few shapes are run."""
-        return self.subject.port is None and self.subject.mode != "eager"
+        return self.subject.port is None and self.subject.mode not in ("eager", "default")
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -157,11 +157,10 @@ def _adapters(selection: Selection, options: Options, stack: ExitStack) -> Roste
     notes = list[str]()
     seen = dict[str, tuple[str, ...]]()
     for chosen, modes in _chosen(selection):
-        if not chosen.installed:
+        if chosen.absence:
             if selection.backends:
-                extra = f"pip install 'qkvac[{chosen.name}]'"
-                raise UsageError(f"{chosen.name} is not installed; {extra} installs it")
-            notes.append(f"{chosen.name} is not installed")
+                raise UsageError(chosen.absence + chosen.remedy)
+            notes.append(chosen.absence)
             continue
         devices = seen[chosen.name] = _devices(chosen, selection, options, stack)
         versions = {chosen.name: chosen.version}
@@ -190,7 +189,7 @@ def _chosen(selection: Selection) -> Iterator[tuple[Backend, tuple[str, ...]]]:
         if mode and mode not in modes:
             raise unknown("backend", text, [f"{name}/{known}" for known in modes])
         wanted.setdefault(name, []).extend([mode] if mode else modes)
-    for name in BACKENDS:
+    for name in names():
         if name in wanted:
             yield backend(name), tuple(m for m in backend(name).modes if m in wanted[name])
 

@@ -7,7 +7,6 @@ the call did to its inputs and to the floating-point environment.
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import platform
@@ -26,6 +25,7 @@ from qkvac import fpenv
 from qkvac.arrays import Array, ResultError, by_quantity, first_line, to_numpy
 from qkvac.channel import Channel, confine, is_out_of_memory
 from qkvac.forms import load
+from qkvac.packages import OWN, adapter
 from qkvac.ports import FRAMEWORKS, FUNCTIONS, PortError
 from qkvac.protocol import Message, ProtocolError
 from qkvac.spec.layouts import apply
@@ -77,6 +77,7 @@ class Server:
             "hello": self._hello,
             "call": self._call,
             "budget": self._budget,
+            "describe": self._describe,
             "devices": self._devices,
         }
         handler = handlers.get(operation) if isinstance(operation, str) else None
@@ -146,11 +147,25 @@ class Server:
             }
         )
 
+    def _describe(self, request: Message) -> Message:
+        """What a backend's module says of itself, without opening it."""
+        module = adapter(request.header["backend"])
+        declared = plain(module.QKVAC)
+        if not isinstance(declared, dict):
+            return failure("error", f"QKVAC is a {type(module.QKVAC).__name__}, not a dict")
+        if not callable(getattr(module, "open", None)):
+            return failure("error", "its module has no function `open`")
+        unavailable = getattr(module, "unavailable", None)
+        modes = declared.get("modes", ["default"])
+        asked = modes if callable(unavailable) and isinstance(modes, list) else []
+        obstacles = {str(mode): plain(unavailable(mode)) for mode in asked}
+        return Message({"ok": True, "declaration": declared, "obstacles": obstacles})
+
     def _open(self, name: str) -> Any:
-        for other in BACKENDS - {name}:
+        for other in BACKENDS - {name} if name in OWN else ():
             # TensorFlow imports JAX where it finds it; one process runs one framework.
             sys.modules.setdefault(other, None)  # type: ignore[arg-type]
-        self._module = importlib.import_module(f"qkvac.backends.{name}")
+        self._module = adapter(name)
         mode, device = os.environ["QKVAC_MODE"], os.environ["QKVAC_DEVICE"]
         try:
             self._adapter = self._module.open(mode, device)
