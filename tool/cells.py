@@ -22,6 +22,14 @@ CHECKS: Final = (
 """What is asked of an implementation besides the values of its quantities."""
 
 
+COMMAND: Final = "command"
+"""A port that is a program, called for folders of files."""
+FOLDER: Final = "folder"
+"""A port of which only a folder of outputs is known, and the folder of its inputs."""
+FILES: Final = "files"
+"""Why a port that works on files is not asked for something."""
+
+
 class Status:
     """What can become of a cell."""
 
@@ -56,6 +64,8 @@ class Subject:
     device: str
     port: str | None = None
     """The port as the user named it; None for an adapter."""
+    form: str = ""
+    """COMMAND, FOLDER, or "" for what is called in a worker's process."""
 
     @property
     def name(self) -> str:

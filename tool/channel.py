@@ -82,15 +82,20 @@ def confine(memory: int, lifeline: int) -> None:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    if sys.platform == "linux":
-        import fcntl
-        import signal
-
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+    die_with_parent(lifeline, os.getpgrp())
     watch = select.poll()
     watch.register(lifeline, select.POLLHUP)
     if watch.poll(0):
         os._exit(0)
+
+
+def die_with_parent(lifeline: int, group: int) -> None:
+    """Has a process group killed when the other end of the lifeline closes; Linux only."""
+    if sys.platform == "linux":
+        import fcntl
+        import signal
+
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -group)
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)

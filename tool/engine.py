@@ -15,18 +15,20 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
+from qkvac.batches import CommandRunner, FolderRunner
 from qkvac.cache import default_folder
-from qkvac.cells import Cell, Result
+from qkvac.cells import COMMAND, FOLDER, Cell, Result
 from qkvac.deviations import Deviations
 from qkvac.judging import Judge, Judged, Judges, Task
 from qkvac.plan import Job, Plan, plan
 from qkvac.process import Worker
 from qkvac.results import compose
-from qkvac.roster import Entry, Roster, survey
+from qkvac.roster import Entry, Kept, Roster, survey
 from qkvac.runner import Answer, Runner
 from qkvac.selection import Options, Selection
 
 Report = Callable[[Result], None]
+AnyRunner = Runner | CommandRunner | FolderRunner
 
 
 class Engine:
@@ -46,8 +48,8 @@ class Engine:
         """Processes that were started, by subject id."""
         self.warnings = list[str]()
         """What went wrong without changing a result, one line each."""
-        self._ready = dict[str, Worker]()
-        self._runner: tuple[Entry, Runner] | None = None
+        self._ready: Kept = {}
+        self._runner: tuple[Entry, AnyRunner] | None = None
         self._current: tuple[Job, dict[str, Result]] | None = None
         self.roster = roster or survey(selection, self.options, self._ready)
         try:
@@ -96,15 +98,24 @@ class Engine:
             self.warnings += [text for text in judged.warnings if text not in self.warnings]
         return [self.deviations.apply(result, job.entry) for result in compose(job, answer, judged)]
 
-    def runner(self, entry: Entry) -> Runner:
+    def runner(self, entry: Entry) -> AnyRunner:
         """A runner of a subject, with the process that the survey left, if it left one."""
-        return Runner(entry, self.options, self._ready.pop(entry.subject.id, None))
+        subject = entry.subject
+        if subject.form == FOLDER:
+            return FolderRunner(entry, Path(self.selection.graded[1]))
+        ready = self._ready.pop(subject.id, None)
+        if subject.form == COMMAND:
+            kept = ready if isinstance(ready, CommandRunner) else None
+            command = kept or CommandRunner(entry, self.options)
+            command.expect(job for job in self.plan.jobs if job.entry.subject == subject)
+            return command
+        return Runner(entry, self.options, ready if isinstance(ready, Worker) else None)
 
     def close(self) -> None:
         """Ends all processes."""
         if self._runner is not None:
             entry, runner = self._runner
-            self.starts[entry.subject.id] = runner.process.starts
+            self.starts[entry.subject.id] = runner.starts
             runner.close()
             self._runner = None
         for process in self._ready.values():
@@ -126,11 +137,11 @@ class Engine:
     def _judge(self) -> Judge:
         return Judge(self.folder)
 
-    def _runner_of(self, entry: Entry) -> Runner:
+    def _runner_of(self, entry: Entry) -> AnyRunner:
         if self._runner is None or self._runner[0] is not entry:
             if self._runner is not None:
                 before, runner = self._runner
-                self.starts[before.subject.id] = runner.process.starts
+                self.starts[before.subject.id] = runner.starts
                 runner.close()
             self._runner = entry, self.runner(entry)
         return self._runner[1]
@@ -156,7 +167,7 @@ class _Run:
         # The slowest to start go first, so that none of them is left over at the end.
         order = sorted(self._jobs, key=lambda id: not self._jobs[id][0].entry.compiled)
         self._waiting = list(order)
-        self._runners = list[Runner]()
+        self._runners = list[AnyRunner]()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._done: queue.SimpleQueue[list[Result] | BaseException] = queue.SimpleQueue()
@@ -197,7 +208,7 @@ class _Run:
                 self._done.put(error)
                 return
             finally:
-                self._engine.starts[id] = runner.process.starts
+                self._engine.starts[id] = runner.starts
                 runner.close()
 
     def _put(self, job: Job, answer: Answer) -> None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from qkvac.cells import Result, Status
+from qkvac.cells import COMMAND, FOLDER, Result, Status
 
 SHOWN: Final = 6
 """Groups of failures that a summary spells out."""
@@ -55,17 +55,23 @@ def command(result: Result) -> str:
     """The command line that runs the cell's case again."""
     cell = result.cell
     subject = cell.subject
-    if subject.port is not None:
-        words = ["qkvac", "check", subject.port]
+    port = subject.port
+    if subject.form == FOLDER:
+        words = ["qkvac", "grade", *shlex.split(port or "")]
+    elif subject.form == COMMAND:
+        words = ["qkvac", "check"]
+    elif port is not None:
+        words = ["qkvac", "check", port]
     else:
         words = ["qkvac", "run", "--backend", subject.name]
     words += ["--case", cell.case, "--dtype", cell.dtype]
     base, _, draw = cell.case.rpartition("/s")
-    if base and draw.isdecimal():
+    if base and draw.isdecimal() and subject.form != FOLDER:
         words += ["--seeds", draw]
     if subject.device != "cpu":
         words += ["--device", subject.device]
-    return shlex.join(words)
+    text = shlex.join(words)
+    return f"{text} {port}" if subject.form == COMMAND else text
 
 
 def _what(result: Result) -> str:

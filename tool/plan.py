@@ -64,7 +64,7 @@ def plan(roster: Roster, selection: Selection) -> Plan:
     for entry in roster.entries:
         count = 0
         for dtype in _dtypes(entry, selection):
-            found, skipped = _jobs(entry, dtype, selection)
+            found, skipped = jobs_of(entry, dtype, selection)
             jobs += found
             count += skipped
         if count:
@@ -82,7 +82,8 @@ def _dtypes(entry: Entry, selection: Selection) -> tuple[str, ...]:
     return tuple(d for d in DTYPES if d in known and d in (selection.dtypes or DTYPES))
 
 
-def _jobs(entry: Entry, dtype: str, selection: Selection) -> tuple[list[Job], int]:
+def jobs_of(entry: Entry, dtype: str, selection: Selection) -> tuple[list[Job], int]:
+    """The jobs of a subject in a dtype, and how many cases the tier leaves out."""
     jobs = list[Job]()
     left_out = 0
     for name in profiles_with_cases():
@@ -90,6 +91,8 @@ def _jobs(entry: Entry, dtype: str, selection: Selection) -> tuple[list[Job], in
         offered = name in entry.declaration.profiles
         for case in selection.chosen(name):
             if dtype not in case.dtypes:
+                continue
+            if entry.exported is not None and case.id not in entry.exported.get(dtype, ()):
                 continue
             refused = entry.refused.get(dtype, "" if offered else f"no function {name}")
             if refused:

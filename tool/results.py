@@ -71,7 +71,8 @@ def _judged(
         bits=_number(verdict["bits"]),
         resembles=verdict["resembles"],
         digest=judged.digests.get(cell.quantity),
-        reason=verdict["reason"],
+        # A missing file says more than that the quantity is missing.
+        reason=(outcome.reason if status == Status.MISSING else "") or verdict["reason"],
         diagnosis=(_precision(job, verdict) or diagnosis) if failed else None,
         seconds=outcome.seconds,
         worst=verdict["worst"],

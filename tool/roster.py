@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from qkvac.cells import Subject
+from qkvac.cells import COMMAND, FILES, Subject
+from qkvac.commands import is_command
 from qkvac.declaration import DTYPES, Declaration, DeclarationError, find, load, parse
 from qkvac.forms import is_model, label
 from qkvac.process import (
@@ -32,6 +33,12 @@ from qkvac.spec.attention import PROFILES, Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.usage import UsageError, unknown
 
+if TYPE_CHECKING:
+    from qkvac.batches import CommandRunner
+
+Kept: TypeAlias = "dict[str, Worker | CommandRunner]"
+"""What can go on to answer, by subject id."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -48,6 +55,8 @@ class Entry:
     refused: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Dtypes that it does not offer after all, and why."""
     notes: tuple[str, ...] = ()
+    exported: Mapping[str, Mapping[str, str]] | None = field(default=None, hash=False)
+    """SHA-256 of the inputs that were given out, by dtype and id; None where all cases are put."""
 
     @cached_property
     def declaration(self) -> Declaration:
@@ -70,6 +79,8 @@ class Entry:
 
     def lacks(self, case: Case) -> str:
         """What the case needs and the subject does not support, in one word; "" if nothing."""
+        if case.layouts and self.subject.form == COMMAND:
+            return FILES
         return min(case.needs - self.declaration.supports, default="")
 
     @property
@@ -121,13 +132,18 @@ def worker(entry: Entry, options: Options) -> Worker:
     return _worker(entry.target, options)
 
 
+def memory_limit(device: str, options: Options) -> int | None:
+    """Bytes that a process may use on a device; None on one with a memory of its own."""
+    on_host = device.partition(":")[0] == "cpu"
+    return (options.memory or default_memory()) if on_host else None
+
+
 def _worker(target: Target, options: Options) -> Worker:
-    on_host = target.device.partition(":")[0] == "cpu"
-    limit = (options.memory or default_memory()) if on_host else None
+    limit = memory_limit(target.device, options)
     return Worker(target, threads=options.threads, memory=limit, timeout=options.timeout)
 
 
-def survey(selection: Selection, options: Options, keep: dict[str, Worker] | None = None) -> Roster:
+def survey(selection: Selection, options: Options, keep: Kept | None = None) -> Roster:
     """The roster of a selection; asks a port, and frameworks for devices, where that is needed.
 
     Processes that can go on to answer cases are put into `keep`, by subject id; without it all
@@ -135,7 +151,11 @@ def survey(selection: Selection, options: Options, keep: dict[str, Worker] | Non
     """
     selection.check()
     with ExitStack() as stack:
-        if selection.port is not None:
+        if selection.graded or (selection.port is not None and is_command(selection.port)):
+            from qkvac import filesubjects
+
+            found = filesubjects.survey(selection, options, keep)
+        elif selection.port is not None:
             found = _port(selection, options, stack, keep)
         else:
             found = _adapters(selection, options, stack)
@@ -166,12 +186,12 @@ def _adapters(selection: Selection, options: Options, stack: ExitStack) -> Roste
         versions = {chosen.name: chosen.version}
         functions = tuple(chosen.declaration.profiles)
         for mode in modes:
-            for device in _wanted(selection.devices, devices):
+            for device in wanted(selection.devices, devices):
                 subject = Subject(chosen.name, mode, device)
                 obstacle = chosen.obstacle(mode)
                 entries.append(Entry(subject, chosen.raw, functions, versions, obstacle))
     for device in selection.devices:
-        if not any(_wanted((device,), devices) for devices in seen.values()):
+        if not any(wanted((device,), devices) for devices in seen.values()):
             raise unknown("device", device, dict.fromkeys(d for ds in seen.values() for d in ds))
     return Roster(tuple(entries), tuple(notes))
 
@@ -210,7 +230,7 @@ def _devices(
         return ("cpu",)
 
 
-def _wanted(selected: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]:
+def wanted(selected: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]:
     """Those of the found devices that are selected; "cuda" selects the first of "cuda:0", ….
 
     Without a selection all are.
@@ -226,9 +246,7 @@ def _wanted(selected: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...
 # --- a port --------------------------------------------------------------------------------
 
 
-def _port(
-    selection: Selection, options: Options, stack: ExitStack, keep: dict[str, Worker] | None
-) -> Roster:
+def _port(selection: Selection, options: Options, stack: ExitStack, keep: Kept | None) -> Roster:
     text = selection.port or ""
     process = _worker(Target(port=text, mode="default", device="cpu"), options)
     guard = stack.enter_context(ExitStack())
@@ -241,11 +259,11 @@ def _port(
     except (WorkerError, PortError, DeclarationError) as error:
         raise UsageError(str(error)) from error
     for device in selection.devices:
-        if not _wanted((device,), declaration.devices):
+        if not wanted((device,), declaration.devices):
             raise unknown("device", device, declaration.devices)
     entries = []
     for mode in declaration.modes:
-        for device in _wanted(selection.devices or ("cpu",), declaration.devices):
+        for device in wanted(selection.devices or ("cpu",), declaration.devices):
             subject = Subject(label(text), mode, device, text)
             version = {declaration.name or label(text): declaration.version}
             entries.append(

@@ -40,6 +40,11 @@ class Runner:
         self._refusal: Outcome | None = None
         self._closed = False
 
+    @property
+    def starts(self) -> int:
+        """How many processes were started."""
+        return self.process.starts
+
     def answer(self, job: Job) -> Answer:
         """Never raises for what the subject does."""
         if job.status:

@@ -43,6 +43,7 @@ def run_cells(
     listing: bool,
     form: str,
     declare: tuple[str, ...] = (),
+    graded: tuple[str, ...] = (),
 ) -> int:
     """Runs what the options select and prints it; returns the exit status."""
     for name, value, least in (("-n", workers, 0), ("--threads", threads, 1)):
@@ -50,7 +51,9 @@ def run_cells(
             raise UsageError(f"{name} {value}: it is at least {least}")
     if not timeout > 0:
         raise UsageError(f"--timeout {timeout:g}: it is a time in seconds, more than 0")
-    selection = Selection(backends, port, profiles, dtypes, devices, cases, tier, seeds, declare)
+    selection = Selection(
+        backends, port, profiles, dtypes, devices, cases, tier, seeds, declare, graded
+    )
     options = Options(
         workers=workers,
         timeout=timeout,

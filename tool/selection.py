@@ -45,6 +45,8 @@ class Selection:
     seeds: int = 0
     declare: tuple[str, ...] = ()
     """What a port declares besides, in dotted TOML; wins over its own declaration."""
+    graded: tuple[str, ...] = ()
+    """Folders of exported inputs and of a port's outputs, where those are to be judged."""
 
     def check(self) -> None:
         """Raises UsageError for a dtype, profile, tier or case that does not exist."""

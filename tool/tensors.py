@@ -72,7 +72,7 @@ def decode(data: bytes) -> dict[str, Array]:
     from safetensors import SafetensorError, deserialize
 
     try:
-        found = deserialize(data)
+        found = deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise TensorFileError(f"is no safetensors file: {_line(error)}") from error
     return {name: _array(name, tensor) for name, tensor in found}

@@ -1,0 +1,230 @@
+"""Vectors: the cases as files, for a port in any language on any machine.
+
+A vector is one call: the inputs of a case in one dtype, or those of a relation that is asked about
+it (see `relations`). Its file has the same bytes everywhere; what is written to it never depends
+on the port. A port writes a file of the same name that holds the quantities.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from qkvac import relations, tensors
+from qkvac.plan import Job
+from qkvac.selection import find_case
+from qkvac.spec.attention import PROFILES, SPEC_VERSION, Arithmetic
+from qkvac.spec.cases import Case
+from qkvac.spec.clauses import Certify
+from qkvac.spec.shapes import contract
+from qkvac.spec.verdict import Question
+from qkvac.tensors import Array, TensorFileError
+from qkvac.usage import UsageError
+
+MANIFEST: Final = "manifest.json"
+EXPECTED: Final = "expected"
+"""The folder of certified values in a folder of vectors."""
+FORMAT: Final = 1
+"""Version of the manifest's form."""
+MANIFEST_LIMIT: Final = 64 << 20
+WIDEST: Final = 8
+"""Bytes of an entry of the widest dtype that a port may return."""
+
+
+@dataclass(frozen=True)
+class Vector:
+    """The inputs of one call."""
+
+    id: str
+    """The case's id, that of a relation with its name and number: `…/33x20x7/scaling-1`."""
+    case: Case
+    dtype: str
+    inputs: Mapping[str, Array] = field(hash=False, compare=False)
+
+    @property
+    def file(self) -> str:
+        return file_name(self.id, self.dtype)
+
+    @cached_property
+    def data(self) -> bytes:
+        """The bytes of the file."""
+        metadata = {
+            "attributes": _json(self.case.attributes),
+            "case": self.id,
+            "layouts": _json(self.case.layouts),
+            "profile": self.case.profile,
+            "spec": SPEC_VERSION,
+        }
+        return tensors.encode(self.inputs, metadata)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The vector's entry in the manifest."""
+        names = {dtype: name for name, dtype in tensors.DTYPES.items()}
+        return {
+            "case": self.id,
+            "dtype": self.dtype,
+            "file": self.file,
+            "sha256": self.digest,
+            "profile": self.case.profile,
+            "attributes": dict(self.case.attributes),
+            "layouts": dict(self.case.layouts),
+            "sizes": dict(self.case.sizes),
+            "why": self.case.why,
+            "inputs": {
+                name: {"dtype": names[array.dtype], "shape": list(array.shape)}
+                for name, array in self.inputs.items()
+            },
+            "outputs": {plain(name): list(shape) for name, shape in outputs(self.case).items()},
+        }
+
+
+def file_name(id: str, dtype: str) -> str:
+    """The name of the files that hold a vector's inputs and its outputs."""
+    return f"{id.replace('/', '__')}.{dtype}.safetensors"
+
+
+def related(id: str, check: str, number: int) -> str:
+    """The id of a further call, counted from 1, that a check makes about a case."""
+    return f"{id}/{check}-{number}"
+
+
+def vectors(job: Job) -> Iterator[Vector]:
+    """All calls of a job: the case, then what its checks ask besides."""
+    inputs = job.case.inputs(job.dtype)
+    yield Vector(job.case.id, job.case, job.dtype, inputs)
+    for check in job.checks:
+        for number, changed in enumerate(relations.further(check, inputs), 1):
+            yield Vector(related(job.case.id, check, number), job.case, job.dtype, changed)
+
+
+def outputs(case: Case) -> dict[str, tuple[int, ...]]:
+    """The shape of every quantity of a case."""
+    profile = PROFILES[case.profile]
+    shapes = contract(profile.program(), dict(case.sizes))
+    return {name: shapes[name] for name in profile.quantities}
+
+
+def size_limit(case: Case) -> int:
+    """Bytes that a file with the quantities of a case may have."""
+    entries = sum(int(np.prod(shape)) for shape in outputs(case).values())
+    return WIDEST * entries + tensors.HEADER_ALLOWANCE
+
+
+def plain(name: str) -> str:
+    """A quantity's name in files: `scores` for Ω."""
+    return "scores" if name == "Ω" else name
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def write(folder: Path, all_vectors: Iterable[Vector]) -> int:
+    """Writes vectors and their manifest into an existing folder; how many they were."""
+    entries = []
+    for vector in all_vectors:
+        (folder / vector.file).write_bytes(vector.data)
+        entries.append(vector.to_json())
+    (folder / MANIFEST).write_bytes(manifest(entries))
+    return len(entries)
+
+
+def manifest(entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """The bytes of a manifest."""
+    table = {"format": FORMAT, "spec": SPEC_VERSION, "vectors": list(entries)}
+    return (json.dumps(table, indent=1, sort_keys=True) + "\n").encode("ascii")
+
+
+def expected(case: Case, dtype: str, certify: Certify) -> bytes:
+    """Certified values and bounds of a case, under the default arithmetic model of the dtype.
+
+    For every quantity `name`, in float64: the true value lies within name.hi + name.lo ±
+    name.radius, and a result may be off by name.bound. `exact` in the metadata lists quantities
+    of which every bit is required.
+    """
+    arithmetic = Arithmetic.for_dtype(dtype)
+    question = Question(case, dtype, arithmetic, certify=certify)
+    arrays = {}
+    for name in question.profile.quantities:
+        enclosure = question.certified[name]
+        parts = {"hi": enclosure.hi, "lo": enclosure.lo, "radius": enclosure.radius}
+        parts["bound"] = question.bounds[name]
+        arrays.update({f"{plain(name)}.{part}": array for part, array in parts.items()})
+    required = [plain(n) for n in question.profile.quantities if question.asks_bits(n)]
+    metadata = {
+        "arithmetic": _json(asdict(arithmetic)),
+        "case": case.id,
+        "exact": _json(required),
+        "spec": SPEC_VERSION,
+    }
+    return tensors.encode(arrays, metadata)
+
+
+def _json(value: Any) -> str:
+    plain_value = dict(value) if isinstance(value, Mapping) else value
+    return json.dumps(plain_value, sort_keys=True, separators=(",", ":"))
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder of vectors says that it holds."""
+
+    digests: Mapping[str, Mapping[str, str]] = field(hash=False)
+    """SHA-256 of a vector's file, by dtype and id."""
+    draws: int
+    """The largest number of a further draw among the cases."""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder; raises UsageError for one that is not of this spec."""
+    path = folder / MANIFEST
+    try:
+        data = tensors.read(folder, MANIFEST, MANIFEST_LIMIT)
+        if data is None:
+            raise UsageError(f"{path}: no such file; `qkvac export {folder}` writes it")
+        table = json.loads(data)
+        version = table["spec"]
+        entries = [(str(e["case"]), str(e["dtype"]), str(e["sha256"])) for e in table["vectors"]]
+    except TensorFileError as error:
+        raise UsageError(f"{path} {error}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UsageError(f"{path} is no manifest of qkvac: {type(error).__name__}") from error
+    if version != SPEC_VERSION:
+        raise UsageError(
+            f"{path} is of spec {str(version)[:20]!r}, this is spec {SPEC_VERSION}: export again"
+        )
+    digests = dict[str, dict[str, str]]()
+    draws = 0
+    for id, dtype, digest in entries:
+        base = _case_of(id)
+        if base is None or dtype not in base.dtypes:
+            raise UsageError(f"{path} names {id[:80]!r} in {dtype[:20]!r}, which is no case")
+        digests.setdefault(dtype, {})[id] = digest
+        draw = base.id.rpartition("/s")[2]
+        draws = max(draws, int(draw) if draw.isdecimal() else 0)
+    return Manifest(digests, draws)
+
+
+def _case_of(id: str) -> Case | None:
+    """The case that a vector is about; None for an unknown id."""
+    base, _, last = id.rpartition("/")
+    check, _, number = last.rpartition("-")
+    if check in relations.FACTORS and number.isdecimal():
+        id = base
+    try:
+        return find_case(id)
+    except UsageError:
+        return None
