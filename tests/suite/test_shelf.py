@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from qkvac.api import check
 from qkvac.cells import CHECKS, Result
 from qkvac.engine import Engine
+from qkvac.report import Report
 from qkvac.selection import Options, Selection
 from qkvac.spec.attention import PROFILES
 from qkvac.spec.cases import cases
@@ -61,7 +61,7 @@ def findings(results: Iterable[Result]) -> set[tuple[str, str]]:
 def test_a_faulty_port_is_caught_by_what_it_was_aimed_at(port: Faulty) -> None:
     """Cases are run in their own order until everything demanded has been found."""
     hangs = "timeout" in " ".join(port.caught.values())
-    options = Options(workers=1, timeout=PATIENCE if hangs else 60.0)
+    options = Options(timeout=PATIENCE if hangs else 60.0)
     results: list[Result] = []
     found: set[tuple[str, str]] = set()
     with Engine(Selection(port=str(port.path), dtypes=(port.dtype,)), options) as engine:
@@ -88,9 +88,12 @@ def test_a_faulty_port_is_caught_by_what_it_was_aimed_at(port: Faulty) -> None:
     ],
 )
 def test_a_correct_port_is_not_accused(port: Correct, dtype: str) -> None:
-    report = check(port.path, dtypes=[dtype], workers=1)
-    assert findings(report.results) == set()
-    assert report.exit_status == 0
+    selection = Selection(port=str(port.path), dtypes=(dtype,))
+    with Engine(selection) as engine:
+        results = tuple(map(engine.result, engine.cells))
+    assert findings(results) == set()
+    assert not [result.line for result in results if result.grade == "suspicious"]
+    assert Report(results, engine.roster, selection).exit_status == 0
 
 
 def test_every_port_is_on_the_shelf_and_says_what_is_special_about_it() -> None:
