@@ -66,8 +66,12 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="qkvac")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Do all these implementations compute the same attention?"""
+    from qkvac.settings import defaults
+
+    context.default_map = defaults(cli.commands)
 
 
 @cli.command(epilog=EPILOG)
@@ -91,8 +95,20 @@ declared = click.option(
 """The option of every command that takes a port."""
 
 
-@cli.command(epilog=EPILOG)
-@click.argument("port")
+class PortCommand(click.Command):
+    """A command whose port may be all that stands after `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            from qkvac.commands import text_of
+
+            at = args.index("--")
+            args = [*args[:at], "--", text_of(args[at + 1 :])]
+        return super().parse_args(ctx, args)
+
+
+@cli.command(cls=PortCommand, epilog=EPILOG)
+@click.argument("port", metavar="PORT | -- COMMAND...")
 @declared
 @shared
 def check(port: str, **given: Any) -> int:
@@ -100,10 +116,62 @@ def check(port: str, **given: Any) -> int:
 
     It takes NumPy arrays X[n, d] and W[d, c] and returns Q, K, V, A and C: in a dict, in a tuple,
     or C alone.
+
+    A port in another language is a COMMAND after `--`. It is called with two folders besides: one
+    with the inputs of every case in a safetensors file, one for its outputs in files of the same
+    names.
     """
     from qkvac.running import run_cells
 
     return run_cells(backends=(), port=port, **given)
+
+
+@cli.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--profile", "profiles", help="Only this function.", multiple=True)
+@click.option("--dtype", "dtypes", help="Default: every dtype.", multiple=True)
+@click.option("--case", "cases", metavar="GLOB", help="Only cases like this.", multiple=True)
+@click.option("--tier", type=click.Choice(["default", "full"]), default="default")
+@click.option("--seeds", default=0, metavar="N", help="N more draws of random cases.")
+@click.option("--with-expected", is_flag=True, help="Also write certified values and bounds.")
+def export(folder: Path, with_expected: bool, **given: Any) -> None:
+    """Write the cases as files to DIR, for a port in any language, on any machine.
+
+    One safetensors file for each case and dtype, and a manifest. A port writes files of the same
+    names that hold the quantities (scores stands for Ω), which `qkvac grade` judges.
+    """
+    from qkvac.exporting import export as write
+    from qkvac.selection import Selection
+
+    write(folder, Selection(**given), with_expected)
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("outputs", type=click.Path(path_type=Path))
+@declared
+@shared
+def grade(folder: Path, outputs: Path, **given: Any) -> int:
+    """Judge the OUTPUTS that a port wrote for what was exported to DIR.
+
+    All that was exported is judged, whatever --tier and --seeds say. What the port declares is
+    read from port.toml in OUTPUTS.
+    """
+    from qkvac.running import run_cells
+    from qkvac.vectors import read_manifest
+
+    given |= {"tier": "full", "seeds": read_manifest(folder).draws}
+    graded = (str(folder), str(outputs))
+    return run_cells(backends=(), port=None, graded=graded, **given)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def new(file: Path) -> None:
+    """Write a port to fill in to FILE.py, or a declaration to port.toml."""
+    from qkvac.skeleton import write
+
+    click.echo(write(file))
 
 
 @cli.command()

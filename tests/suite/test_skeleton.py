@@ -1,0 +1,89 @@
+"""Skeletons: what `qkvac new` writes can be filled in, and says so until it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from qkvac.cli import main
+from qkvac.declaration import load, parse
+from qkvac.tests.suite.engine_ports import MAIN, SMALL, run, statuses
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, captured.out, captured.err
+
+
+def uncommented(text: str, indent: str = "") -> str:
+    """The text with its suggestions taken: comments that are code, not sentences."""
+    code = re.compile(rf'^{indent}# ( *)("\w+":|}}|\[\w|\w+ =)', re.MULTILINE)
+    return code.sub(rf"{indent}\1\2", text)
+
+
+def test_a_port_fails_until_it_is_filled_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / 'my "quoted" port.py'
+    status, out, err = command(capsys, "new", str(path))
+    assert (status, err) == (0, "")
+    assert f"fill in `attention`, then: qkvac check {path}" in out
+    words = ("check", str(path), "--case", SMALL, "--dtype", "float32")
+    status, out, _ = command(capsys, *words)
+    assert status == 1
+    assert "RuntimeError: attention is still to be written" in out
+
+
+def test_a_port_passes_once_it_is_filled_in(tmp_path: Path) -> None:
+    path = tmp_path / "my_port.py"
+    with pytest.raises(SystemExit):
+        main(["new", str(path)])
+    text = path.read_text(encoding="utf-8")
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("    raise"))
+    body = body.replace("\n    #     ", "\n    ")
+    path.write_text(uncommented(body, "    "), encoding="utf-8")
+    found = run(str(path), MAIN, "layout*/*", "empty/*", dtypes=("float32", "float16"))
+    assert {result.status for result in found} <= {"passed", "not reported", "indecisive"}
+    assert statuses(found, MAIN)["C"] == "passed"
+
+
+def test_a_declaration_is_right_as_it_is_and_with_all_it_suggests(tmp_path: Path) -> None:
+    path = tmp_path / "port.toml"
+    with pytest.raises(SystemExit):
+        main(["new", str(path)])
+    assert load(file=path) == {"name": "my port"}
+    path.write_text(uncommented(path.read_text(encoding="utf-8")), encoding="utf-8")
+    declared = parse(load(file=path))
+    assert declared.supports == {"empty"}
+    assert len(declared.dtypes) == 4
+    assert declared.arithmetic("float16", "default", "cpu") == {
+        "softmax": "shifted, divided",
+        "flushes": False,
+        "accumulation": "float32",
+    }
+
+
+@pytest.mark.parametrize("name", ["my_port.py", "port.toml"])
+def test_nothing_is_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = tmp_path / name
+    path.write_text("mine", encoding="utf-8")
+    status, out, err = command(capsys, "new", str(path))
+    assert (status, out) == (2, "")
+    assert err == f"qkvac: {path} exists, and is left as it is\n"
+    assert path.read_text(encoding="utf-8") == "mine"
+
+
+def test_other_files_are_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = command(capsys, "new", str(tmp_path / "port.c"))
+    assert status == 2
+    assert "starts from `qkvac export`" in err
+    status, _, err = command(capsys, "new", str(tmp_path / "nowhere" / "port.py"))
+    assert status == 2
+    assert "cannot be written: No such file" in err

@@ -1,0 +1,105 @@
+"""Defaults of the command line: the table [tool.qkvac] of the nearest pyproject.toml that has one.
+
+Its keys are the long options of the commands that take a selection of cases. What stands on the
+command line wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from qkvac.toml import TOMLDecodeError, loads
+from qkvac.usage import UsageError, unknown
+
+FILE: Final = "pyproject.toml"
+MARK: Final = "--tier"
+"""The option by which a command takes part."""
+ONCE: Final = frozenset({"list"})
+"""Options that say what to do this time."""
+
+
+def defaults(commands: Mapping[str, click.Command]) -> dict[str, dict[str, Any]]:
+    """Default values by command and parameter, in the form of click's `default_map`.
+
+    Raises UsageError for an unknown key or an impossible value, naming the file and the key.
+    """
+    found = _find()
+    if found is None:
+        return {}
+    path, table = found
+    options = {
+        name: {key: option for option in command.params if (key := _key(option)) not in ONCE}
+        for name, command in commands.items()
+        if any(MARK in option.opts for option in command.params)
+    }
+    known = {key for keys in options.values() for key in keys if key}
+    for key in table:
+        if key.replace("_", "-") not in known:
+            error = unknown("key", key, sorted(known))
+            raise UsageError(f"{path}, [tool.qkvac]: {error}")
+    values = {key.replace("_", "-"): value for key, value in table.items()}
+    return {
+        name: {
+            str(keys[key].name): _checked(path, key, value, keys[key], commands[name])
+            for key, value in values.items()
+            if key in keys
+        }
+        for name, keys in options.items()
+    }
+
+
+def _find() -> tuple[Path, dict[str, Any]] | None:
+    """The table and where it stands, from the current folder upward."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        if "qkvac" not in text:
+            continue
+        try:
+            tools = loads(text).get("tool", {})
+        except TOMLDecodeError as error:
+            raise UsageError(f"{path}: {error}") from error
+        if isinstance(tools, dict) and "qkvac" in tools:
+            table = tools["qkvac"]
+            if not isinstance(table, dict):
+                raise UsageError(f"{path}: [tool.qkvac] is not a table")
+            return path, table
+    return None
+
+
+def _key(option: click.Parameter) -> str:
+    """The name of an option without its dashes; "" for an argument."""
+    if not isinstance(option, click.Option):
+        return ""
+    long = [name for name in option.opts if name.startswith("--")]
+    return long[0].removeprefix("--") if long else str(option.name).replace("_", "-")
+
+
+def _checked(
+    path: Path, key: str, value: object, option: click.Parameter, command: click.Command
+) -> object:
+    """The value in the form in which the command line would give it."""
+    assert isinstance(option, click.Option)
+    where = f"{path}, [tool.qkvac]: {key} = {value!r}"
+    if option.multiple:
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(word, str) for word in values):
+            raise UsageError(f"{where}: it is a list of strings")
+        value = values
+    elif option.is_flag is not isinstance(value, bool) or isinstance(value, list | dict):
+        raise UsageError(f"{where}: it is {'true or false' if option.is_flag else 'one value'}")
+    if isinstance(option.type, click.Path) and isinstance(value, str):
+        value = str(path.parent / value)
+    try:
+        option.type_cast_value(click.Context(command), value)
+    except click.BadParameter as error:
+        raise UsageError(f"{where}: {error.message}") from error
+    return value
