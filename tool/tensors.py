@@ -92,7 +92,7 @@ def read(folder: Path, name: str, limit: int) -> bytes | None:
     except OSError as error:
         what = "is a link" if (folder / name).is_symlink() else f"cannot be read: {error.strerror}"
         raise TensorFileError(what) from error
-    with open(descriptor, "rb", buffering=0) as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise TensorFileError("is not a plain file")
@@ -100,8 +100,10 @@ def read(folder: Path, name: str, limit: int) -> bytes | None:
             raise TensorFileError(f"has {status.st_size} bytes; at most {limit} are expected")
         data = bytearray()
         # A file may go on growing while it is read.
-        while len(data) <= limit and (chunk := file.read(limit + 1 - len(data))):
+        while len(data) <= limit and (chunk := os.read(descriptor, limit + 1 - len(data))):
             data += chunk
+    finally:
+        os.close(descriptor)
     if len(data) > limit:
         raise TensorFileError(f"grew beyond the {limit} bytes that are expected")
     return bytes(data)
