@@ -215,6 +215,11 @@ _RULES: Mapping[str, Rule] = {
 }
 
 
+def is_poor(operation: str) -> bool:
+    """Whether an operation stands for poor arithmetic, which has no rounding bounds."""
+    return MISTAKES[operation].kind.startswith("poor")
+
+
 def compute(
     program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, Any], name: str
 ) -> dict[str, Array]:

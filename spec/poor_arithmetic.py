@@ -211,4 +211,61 @@ BLOCKS: Final = (
     ),
 )
 
-ARITHMETIC: Final = (*PRODUCTS, *EXPONENTIALS, *BLOCKS)
+FURTHER: Final = (
+    poor("bfloat16-queries", "queries rounded to bfloat16", "scores", "bfloat16(q) @ k.T"),
+    poor("float16-values", "values rounded to float16", "context", "A @ float16(v)"),
+    poor(
+        "tf32-query-projection",
+        "factors of Q rounded to TF32",
+        "query",
+        "tfloat32(x) @ tfloat32(own)",
+    ),
+    poor(
+        "bfloat16-scores", "scores rounded to bfloat16", "softmax", "softmax(bfloat16(Z), keys, W)"
+    ),
+    poor("int8-scores", "queries and keys in 8 bits", "scores", "eight_bits(q) @ eight_bits(k).T"),
+    poor("scores-clipped-30", "scores clipped to ±30", "softmax", "softmax(clipped(Z), keys, W)"),
+    poor(
+        "flash-maximum-of-block",
+        "blocks of 16 keys, each with its own maximum",
+        "context",
+        "blocks_own_maximum(Z, v)",
+    ),
+    poor(
+        "flash-divided-early",
+        "blocks of 16 keys, divided by the sum after each",
+        "context",
+        "blocks_early_division(Z, v)",
+    ),
+    poor(
+        "float32-context",
+        "the context computed in float32",
+        "context",
+        "product_in_float32(A, v)",
+        dtype="float64",
+    ),
+    poor(
+        "float32-scores",
+        "scores computed in float32",
+        "scores",
+        "product_in_float32(q, k.T)",
+        dtype="float64",
+    ),
+    poor(
+        "float32-values",
+        "values rounded to float32, as in a cache",
+        "context",
+        "A @ float32(v)",
+        dtype="float64",
+    ),
+    poor(
+        "epsilon-1e-12",
+        "1e-12 added to the denominator",
+        "softmax",
+        "epsilon_12(Z, W)",
+        dtype="float64",
+    ),
+)
+"""Written after the cases had been fixed."""
+
+ARITHMETIC: Final = (*PRODUCTS, *EXPONENTIALS, *BLOCKS, *FURTHER)

@@ -237,4 +237,34 @@ HEADS: Final = (
     ),
 )
 
-FORMULAS: Final = (*SCALE, *SOFTMAX, *SCORES, *PROJECTIONS, *CONTEXT, *MASKS, *HEADS)
+FURTHER: Final = (
+    rule(
+        "values-of-next-token",
+        "each token's value taken from the next",
+        "context",
+        "A @ next_row(v)",
+    ),
+    rule(
+        "keys-of-next-token", "each token's key taken from the next", "scores", "q @ next_row(k).T"
+    ),
+    rule(
+        *("query-columns-reversed", "columns of Q in another order than those of K", "scores"),
+        *("reversed_columns(q) @ k.T", "jzhang38/TinyLlama#24"),
+    ),
+    rule("scale-doubled", "the scale 2/√c instead of 1/√c", "scaled", "Y * 2"),
+    rule(
+        *("weights-smoothed", "weights mixed with a tenth of uniform ones", "softmax"),
+        "Y * 0.9 + softmax(S * 0, keys, W) * 0.1",
+    ),
+    rule("weights-squared", "squared weights", "softmax", "Y * Y"),
+    rule("weights-symmetric", "weights made symmetric, (A + Aᵀ)/2", "softmax", "(Y + Y.T) / 2"),
+    rule("scores-symmetric", "scores made symmetric, (Ω + Ωᵀ)/2", "scores", "(Y + Y.T) / 2"),
+    rule("query-negative", "queries of the opposite sign", "query", "-Y"),
+    rule(
+        *("context-centred", "the mean of V subtracted from C", "context"),
+        "Y - softmax(S * 0, keys) @ v",
+    ),
+)
+"""Written after the cases had been fixed."""
+
+FORMULAS: Final = (*SCALE, *SOFTMAX, *SCORES, *PROJECTIONS, *CONTEXT, *MASKS, *HEADS, *FURTHER)

@@ -1,0 +1,216 @@
+"""The fault catalogue: derived from the equations, complete, and computed as it says."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from qkvac.cli import cli
+from qkvac.spec import faulty, shapes, text
+from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.cases import cases
+from qkvac.spec.equations import parse
+from qkvac.spec.faults import FAULTS, Fault
+from qkvac.spec.faulty import FaultyShapes
+from qkvac.spec.mistakes import MISTAKES
+from qkvac.spec.parsing import FUNCTIONS
+from qkvac.spec.rewriting import Rewrite, Roles, derived, operations, rewritten
+from qkvac.spec.syntax import SpecError
+
+ATTENTION = PROFILES["attention"].program()
+REWRITTEN = [fault for fault in FAULTS.values() if fault.rules]
+PROJECT = re.compile(r"[\w.-]+/[\w.-]+#\d+")
+
+
+def sizes(case_id: str) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    case = next(case for case in cases("attention") if case.id == f"attention/{case_id}")
+    return case.inputs("float64"), dict(case.sizes)
+
+
+def test_the_catalogue_is_as_large_as_promised() -> None:
+    here = [fault for fault in FAULTS.values() if fault.fit("attention") != "never"]
+    assert len(here) >= 80
+    assert sum(fault.structural for fault in here) >= 50
+    assert {fault.kind for fault in here} == {"formula", "arithmetic", "behaviour"}
+
+
+def test_every_fault_has_a_name_and_a_sentence_of_its_own() -> None:
+    sentences = {fault.about for fault in FAULTS.values()}
+    assert len(sentences) == len(FAULTS)
+    for fault in FAULTS.values():
+        assert fault.about.endswith(".")
+        assert not fault.what.endswith(".")
+        assert " " not in fault.name
+        assert all(PROJECT.fullmatch(reference) for reference in fault.also_known_as)
+
+
+def test_faults_that_are_known_in_the_wild_say_so() -> None:
+    references = {r for fault in FAULTS.values() for r in fault.also_known_as}
+    assert len(references) >= 20
+    assert "PetrochukM/PyTorch-NLP#2" in FAULTS["softmax-over-queries"].also_known_as
+
+
+def test_rules_name_no_case_and_no_profile() -> None:
+    for fault in REWRITTEN:
+        for rule in fault.rules:
+            assert "/" not in rule.place
+            assert not any(name in rule.text for name in PROFILES)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_rules_apply_wherever_they_find_a_place(profile: str) -> None:
+    """The shapes hold for all sizes, or for equal ones, or the fault does not apply."""
+    for variant in PROFILES[profile].texts:
+        program = PROFILES[profile].program(variant)
+        fits = {fault.name: fault.fit(profile, variant) for fault in REWRITTEN}
+        for name, fit in fits.items():
+            changed = FAULTS[name].program(program)
+            if fit == "always":
+                assert changed is not None
+                shapes.check(changed, algebra=FaultyShapes())
+            if changed is not None:
+                assert changed.tensors.keys() == program.tensors.keys()
+                assert changed != program
+        if profile != "embedding":
+            assert sum(fit != "never" for fit in fits.values()) >= 50
+
+
+SOFTMAX = "A[n, n] = softmax(Ω / sqrt(c), axis="
+
+EQUATIONS = {
+    ("attention", "plain"): {
+        "scale-1/c": "A[n, n] = softmax(Ω * (1 / sqrt(c)) * (1 / sqrt(c)), axis=1)",
+        "context-of-transposed-weights": "C[n, c] = A.T @ V",
+        "query-key-swapped": "K[n, c] = X @ Wq",
+        "value-unprojected": "V[n, c] = head(X.T, c).T",
+    },
+    ("causal_attention", "plain"): {
+        "mask-leaking": f"{SOFTMAX}1, where=leak(causal(n, n)))",
+        "softmax-over-queries": f"{SOFTMAX}0, where=causal(n, n))",
+        "mask-ignored": f"{SOFTMAX}1)",
+    },
+    ("multi_head_attention", "plain"): {
+        "scale-of-all-heads": "A[h, n, n] = softmax(Ω / sqrt(c), axis=2)",
+        "context-of-keys": "C[n, c] = merge(A @ split(K, h))",
+    },
+    ("scaled_dot_product_attention", "additive-causal-scale"): {
+        "no-scale": "A[h, L, S] = softmax(Ω + mask, axis=2, where=finite(mask) & causal(L, S))",
+    },
+    ("attention_linear_layers", "bias"): {
+        "key-of-query-weights": "K[n, c] = X @ Wq.T + bk",
+        "no-bias": "Q[n, c] = X @ Wq.T",
+    },
+    ("embedding", "plain"): {"no-bias": "X[n, d] = take(E, tokens)"},
+    ("dot_product_attention", "plain"): {"scores-transposed": "Ω[n, n] = (X @ X.T).T"},
+}
+
+
+@pytest.mark.parametrize(("profile", "variant"), EQUATIONS)
+def test_a_rule_yields_the_equation_that_it_stands_for(profile: str, variant: str) -> None:
+    for name, equation in EQUATIONS[profile, variant].items():
+        program = FAULTS[name].program(PROFILES[profile].program(variant))
+        assert program is not None
+        assert equation in [e.text for e in program.equations]
+
+
+def test_rules_of_one_fault_mean_the_declared_program() -> None:
+    swapped = FAULTS["query-key-swapped"].program(ATTENTION)
+    assert swapped is not None
+    assert [e.text for e in swapped.equations[:2]] == ["Q[n, c] = X @ Wk", "K[n, c] = X @ Wq"]
+
+
+def test_a_rule_without_a_place_does_not_apply() -> None:
+    assert rewritten(ATTENTION, (Rewrite("mask", "M.T"),)) is None
+    assert rewritten(ATTENTION, (Rewrite("scaled", "S / e / nowhere"),)) is None
+    assert rewritten(ATTENTION, (Rewrite("scores", "Y"),)) is None
+    with pytest.raises(SpecError, match="text of a rule"):
+        Roles.of(ATTENTION).quote("Y if Y else Y")
+
+
+def test_the_grammar_stays_closed() -> None:
+    """What only faulty equations use is no word of a spec text."""
+    assert not MISTAKES.keys() & FUNCTIONS.keys()
+    used = set[str]()
+    for fault in REWRITTEN:
+        for profile in PROFILES.values():
+            for variant in profile.texts:
+                changed = fault.program(profile.program(variant))
+                used |= set(operations(changed)) if changed is not None else set()
+    assert used == MISTAKES.keys()
+    with pytest.raises(SpecError, match="unknown function 'absolute'"):
+        parse("X[n, d]\nY[n, d] = absolute(X)")
+
+
+def test_formulas_of_the_grammar_are_spec_texts_themselves() -> None:
+    """A faulty program that uses no other operation parses from its own text."""
+    count = 0
+    for fault in REWRITTEN:
+        program = fault.program(ATTENTION)
+        if program is not None and not list(operations(program)):
+            again = parse(text.plain(program))
+            assert [e.expression for e in again.equations] == [
+                e.expression for e in program.equations
+            ]
+            count += 1
+    assert count >= 40
+
+
+@pytest.mark.parametrize("fault", REWRITTEN, ids=lambda fault: fault.name)
+def test_a_fault_is_computed_in_the_declared_shapes(fault: Fault) -> None:
+    for name in ("normal/33x20x7", "ternary/16x16x16"):
+        inputs, axes = sizes(name)
+        if fault.fits(ATTENTION, axes):
+            stored = {key: value.astype(fault.dtype) for key, value in inputs.items()}
+            results = fault.function(ATTENTION, lambda _, axes=axes: axes)(stored)
+            contract = shapes.contract(ATTENTION, axes)
+            assert all(value.shape == contract[key] for key, value in results.items())
+            assert all(value.dtype == fault.dtype for value in results.values())
+
+
+BOUNDED = [
+    fault for fault in REWRITTEN if fault.structural and fault.program(ATTENTION) is not None
+]
+
+
+@pytest.mark.parametrize("fault", BOUNDED, ids=lambda fault: fault.name)
+def test_a_faulty_formula_in_float32_stays_within_its_own_bounds(fault: Fault) -> None:
+    """So a port that computes the formula is recognised, however it rounds."""
+    program = fault.program(ATTENTION)
+    assert program is not None
+    for name in ("normal/33x20x7", "hot/33x20x7", "ternary/16x16x16"):
+        inputs, axes = sizes(name)
+        stored = {key: value.astype(np.float32) for key, value in inputs.items()}
+        if not fault.fits(ATTENTION, axes):
+            continue
+        given = derived(ATTENTION, program, axes)
+        narrow = faulty.compute(program, stored, given, "float32")
+        wide = faulty.compute(program, stored, given, "float64")
+        limits = faulty.bounds(program, stored, given, Arithmetic.for_dtype("float32"), {})
+        for quantity, limit in limits.items():
+            error = np.abs(narrow[quantity].astype(np.float64) - wide[quantity])
+            assert np.all((error <= limit) | np.isnan(error)), quantity
+
+
+def test_the_command_lists_the_catalogue() -> None:
+    listed = CliRunner().invoke(cli, ["faults"], catch_exceptions=False).output
+    assert all(f"  {name} " in listed for name in FAULTS)
+    assert f"{len(FAULTS)} faults" in listed
+
+
+def test_the_command_shows_one_fault_with_its_equations() -> None:
+    shown = CliRunner().invoke(cli, ["faults", "scale-1/√d"], catch_exceptions=False).output
+    assert "A[n, n] = softmax(Ω / sqrt(d), axis=1)" in shown
+    assert "caught by A L in float32" in shown
+    shown = CliRunner().invoke(cli, ["faults", "mask-inverted"], catch_exceptions=False).output
+    assert "seen in lucidrains/x-transformers#160" in shown
+
+
+def test_the_command_writes_json() -> None:
+    output = CliRunner().invoke(cli, ["faults", "--format", "json"], catch_exceptions=False).output
+    entries = {entry["name"]: entry for entry in json.loads(output)}
+    assert entries.keys() == FAULTS.keys()
+    assert entries["query-weights-transposed"]["profiles"]["attention"] == "square"

@@ -1,0 +1,109 @@
+"""Correct variants on the bench: how often the suite accuses code that is right.
+
+The variants are the correct ports of the shelf, loaded into this process, each judged by the
+arithmetic model that it declares.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from qkvac.arrays import by_quantity, to_numpy
+from qkvac.cells import Subject
+from qkvac.ports import FUNCTIONS
+from qkvac.roster import Entry
+from qkvac.spec import layouts
+from qkvac.spec.attention import Arithmetic
+from qkvac.spec.cases import Case, cases
+from qkvac.spec.verdict import Question, judge
+from qkvac.tests.suite.shelf import CORRECT, PORTS, Correct
+
+OUTSIDE: Final = ("correct_flushing_declared", "correct_talkative")
+"""They change the thread's floating-point environment, and print: not in the judge's process."""
+
+FAMILIES: Final = (
+    *("normal/33x20x7", "normal/6x3x2", "hot/33x20x7", "ranged-values/33x20x7"),
+    *("row-shift/33x20x7", "cancelling-scores/33x20x7", "lookup/33x20x7", "ternary/16x16x16"),
+)
+"""Random cases that differ in what they strain."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Cells with a verdict, and those among them that failed."""
+
+    name: str
+    dtype: str
+    draws: int
+    cells: int
+    alarms: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A correct port of the shelf in this process."""
+
+    port: Correct
+
+    @property
+    def module(self) -> Any:
+        if str(PORTS) not in sys.path:
+            sys.path.insert(0, str(PORTS))
+        return importlib.import_module(self.port.name)
+
+    def arithmetic(self, dtype: str) -> Arithmetic:
+        subject = Subject(self.port.name, "default", "cpu", port=str(self.port.path))
+        raw = getattr(self.module, "QKVAC", {})
+        return Entry(subject, raw, ("attention",), {}).arithmetic(dtype)
+
+    def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        function = FUNCTIONS["attention"]
+        with np.errstate(all="ignore"):
+            result = self.module.attention(*inputs.values())
+        named = by_quantity(result, function.returns, function.optional)
+        return {name: to_numpy(value) for name, value in named.items()}
+
+
+def correct() -> list[Variant]:
+    """Correct ports that can run in this process."""
+    return [Variant(port) for port in CORRECT if port.name not in OUTSIDE]
+
+
+def chosen() -> list[Case]:
+    names = {f"attention/{name}" for name in FAMILIES}
+    return [case for case in cases("attention") if case.id in names]
+
+
+def tally(variant: Variant, dtype: str, draws: Iterable[int]) -> Tally:
+    """Judges a variant on draws of every chosen case that is for the dtype."""
+    cells = alarms = count = 0
+    for draw in draws:
+        count += 1
+        for case in chosen():
+            if dtype not in case.dtypes:
+                continue
+            question = _question(case, dtype, draw, variant.arithmetic(dtype))
+            inputs = {n: layouts.apply(a, "C") for n, a in question.inputs.items()}
+            verdicts = judge(question, variant.outputs(inputs)).values()
+            judged = [v for v in verdicts if v.status != "not reported"]
+            cells += len(judged)
+            alarms += sum(v.status in ("failed", "missing") for v in judged)
+    return Tally(variant.port.name.removeprefix("correct_"), dtype, count, cells, alarms)
+
+
+@cache
+def _question(case: Case, dtype: str, draw: int, arithmetic: Arithmetic) -> Question:
+    return Question(case, dtype, arithmetic, draw)
+
+
+def measure(seeds: int) -> list[Tally]:
+    """All variants in all their dtypes, over `seeds` fresh draws."""
+    draws = range(1, seeds + 1)
+    return [tally(v, dtype, draws) for v in correct() for dtype in v.port.dtypes] if seeds else []
