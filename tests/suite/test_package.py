@@ -59,7 +59,7 @@ def run(
     done = subprocess.run(
         words, cwd=folder, env=inherited | environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == status, done.stdout + done.stderr
+    assert done.returncode == status, "\n".join((done.stdout + done.stderr).splitlines()[-40:])
     return done.stdout
 
 

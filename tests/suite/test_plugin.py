@@ -119,7 +119,7 @@ def test_another_suite_is_reported_as_without_the_plugin(
 
     def run(*more: str) -> tuple[object, list[str]]:
         result = pytester.runpytest_subprocess("-v", "-ra", *options, *more)
-        changing = re.compile(r"\d+\.\d+s|\[gw\d\]|\[ *\d+%\]")
+        changing = re.compile(r"\d+\.\d+s.*|\[gw\d\]|\[ *\d+%\]|=+")
         outlines = [changing.sub("", line).strip() for line in result.outlines]
         outlines = [line for line in outlines if not line.startswith(("plugins:", "benchmark:"))]
         return result.ret, sorted(outlines) if options else outlines
