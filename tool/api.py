@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from qkvac.commands import text_of
+from qkvac.declaration import DeclarationError, assignments
 from qkvac.engine import Engine
 from qkvac.execution import execute
 from qkvac.report import Report
+from qkvac.resident import Resident, name_of, port_of
 from qkvac.selection import Options, Selection, size
+from qkvac.usage import UsageError
 
 
 def check(
-    port: str | os.PathLike[str],
+    port: object,
     *,
+    profile: str = "",
+    declare: Mapping[str, Any] | Iterable[str] = (),
     profiles: Iterable[str] = (),
     dtypes: Iterable[str] = (),
     devices: Iterable[str] = (),
@@ -28,20 +35,43 @@ def check(
     record: str | os.PathLike[str] | None = None,
     known_deviations: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Checks a port in a process of its own and reports what was found.
+    """Checks a port and reports what was found.
 
-    `port` is a Python file or the name of a module; the other arguments are the options of
-    `qkvac check`. A crash or a hang of the port is a result. Raises UsageError where an argument
-    makes no sense or the port cannot be loaded, and KeyboardInterrupt.
+    A `port` that is named, by a Python file, a module or an ONNX file as for `qkvac check`, or by
+    the list of the words of a command, runs in a process of its own, where a crash or a hang is a
+    result. A loaded module, a mapping from the names of functions to callables, an object that
+    has them, or a single function is called here, on the calling thread: what crashes, hangs or
+    exhausts the memory does so to the caller, and `timeout` and `memory` have no effect. Judging
+    is done in other processes either way. `profile` says what a single function computes, where
+    its name does not. `declare` is a table like QKVAC, or dotted TOML as for `--declare`; the
+    other arguments are the options of `qkvac check`.
+
+    Raises UsageError where an argument makes no sense or the port cannot be loaded, and
+    KeyboardInterrupt.
     """
+    resident = None
+    if isinstance(port, list | tuple):
+        text = text_of([os.fspath(word) for word in port])
+    elif isinstance(port, str | os.PathLike):
+        text = os.fspath(port)
+    else:
+        text = name_of(port)
+        resident = Resident(text, port_of(port, profile))
+    if profile and resident is None:
+        raise UsageError(f"profile={profile!r} is for a single function, not for {text}")
+    try:
+        declared = tuple(assignments(declare) if isinstance(declare, Mapping) else declare)
+    except DeclarationError as error:
+        raise UsageError(str(error)) from error
     selection = Selection(
-        port=os.fspath(port),
+        port=text,
         profiles=tuple(profiles),
         dtypes=tuple(dtypes),
         devices=tuple(devices),
         cases=tuple(cases),
         tier=tier,
         seeds=seeds,
+        declare=declared,
     )
     options = Options(
         workers=workers,
@@ -50,14 +80,18 @@ def check(
         strict=strict,
         deviations=Path(known_deviations) if known_deviations is not None else None,
     )
-    done = execute(Engine(selection, options), Path(record) if record is not None else None)
+    engine = Engine(selection, options, resident=resident)
+    done = execute(engine, Path(record) if record is not None else None)
     if done.interrupted:
         raise KeyboardInterrupt
     return done.report
 
 
-def assert_conforms(port: str | os.PathLike[str], **options: object) -> None:
-    """Checks a port; raises AssertionError, with the summary, unless it passes decisively."""
-    report = check(port, **options)  # type: ignore[arg-type]
+def assert_conforms(port: object, **options: Any) -> None:
+    """Checks a port; raises AssertionError, with the summary, unless it passes decisively.
+
+    The options are those of `check`.
+    """
+    report = check(port, **options)
     if not report.passed:
         raise AssertionError(str(report))

@@ -26,6 +26,8 @@ COMMAND: Final = "command"
 """A port that is a program, called for folders of files."""
 FOLDER: Final = "folder"
 """A port of which only a folder of outputs is known, and the folder of its inputs."""
+LOADED: Final = "loaded"
+"""A port that is called in the process that asks for the check."""
 FILES: Final = "files"
 """Why a port that works on files is not asked for something."""
 
@@ -65,7 +67,7 @@ class Subject:
     port: str | None = None
     """The port as the user named it; None for an adapter."""
     form: str = ""
-    """COMMAND, FOLDER, or "" for what is called in a worker's process."""
+    """COMMAND, FOLDER, LOADED, or "" for what is called in a worker's process."""
 
     @property
     def name(self) -> str:

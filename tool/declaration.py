@@ -91,9 +91,10 @@ class Declaration:
 def find(words: Sequence[str]) -> Path | None:
     """The `port.toml` that goes with a port named by `words`, a command or a single path.
 
-    It lies beside the first of them that is a file, else in the current folder.
+    It lies beside the first of them that is a file, else beside a later one, since the first may
+    be an interpreter, else in the current folder.
     """
-    named = [Path(word).parent for word in words if Path(word).is_file()][:1]
+    named = [Path(word).parent for word in words if Path(word).is_file()]
     places = [folder / FILE for folder in (*named, Path())]
     return next((place for place in places if place.is_file()), None)
 
@@ -123,6 +124,20 @@ def load(
         _check(layer, source)
         table = _merged(table, layer)
     return table
+
+
+def assignments(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The assignments in dotted TOML that say the same as a table; raises DeclarationError."""
+    for key, value in table.items():
+        name = f"{path}{json.dumps(str(key), ensure_ascii=False)}"
+        if isinstance(value, Mapping):
+            yield from assignments(value, f"{name}.")
+            continue
+        try:
+            # What JSON and TOML have in common is all that a declaration holds.
+            yield f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+        except (TypeError, ValueError) as error:
+            raise DeclarationError(f"{key} holds something besides plain values: {error}") from None
 
 
 def _assignment(text: str, source: str) -> dict[str, Any]:

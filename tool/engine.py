@@ -17,7 +17,7 @@ from types import TracebackType
 
 from qkvac.batches import CommandRunner, FolderRunner
 from qkvac.cache import default_folder
-from qkvac.cells import COMMAND, FOLDER, Cell, Result
+from qkvac.cells import COMMAND, FOLDER, LOADED, Cell, Result
 from qkvac.deviations import Deviations
 from qkvac.judging import Judge, Judged, Judges, Task
 from qkvac.plan import Job, Plan, plan
@@ -35,11 +35,16 @@ class Engine:
     """Runs a selection; a context manager, since it owns processes.
 
     Raises UsageError for a selection or options that make no sense, or a port that cannot be
-    loaded. A roster that was made elsewhere is taken over as it is.
+    loaded. A roster that was made elsewhere is taken over as it is; a `resident` is the process
+    of the selection's port, and is the calling one.
     """
 
     def __init__(
-        self, selection: Selection, options: Options | None = None, roster: Roster | None = None
+        self,
+        selection: Selection,
+        options: Options | None = None,
+        roster: Roster | None = None,
+        resident: Worker | None = None,
     ) -> None:
         self.selection = selection
         self.options = options or Options()
@@ -51,7 +56,7 @@ class Engine:
         self._ready: Kept = {}
         self._runner: tuple[Entry, AnyRunner] | None = None
         self._current: tuple[Job, dict[str, Result]] | None = None
-        self.roster = roster or survey(selection, self.options, self._ready)
+        self.roster = roster or survey(selection, self.options, self._ready, resident)
         try:
             self.plan: Plan = plan(self.roster, selection)
         except BaseException:
@@ -76,7 +81,11 @@ class Engine:
         """
         with Judges(self.options.parallel, self.folder) as judges:
             judges.start()
-            _Run(self, judges).run(report)
+            run = _Run(self, judges)
+            if any(entry.subject.form == LOADED for entry in self.roster.entries):
+                run.run_here(report)
+            else:
+                run.run(report)
 
     def result(self, cell: Cell | str) -> Result:
         """The result of one cell; runs its case unless it was the last one that was run.
@@ -179,16 +188,36 @@ class _Run:
             for thread in threads:
                 thread.start()
             for _ in self._engine.plan.jobs:
-                results = self._done.get()
-                if isinstance(results, BaseException):
-                    raise results
-                for result in results:
-                    report(result)
+                self._hand_over(report)
         finally:
             self._stopped.set()
             with self._lock:
                 for runner in self._runners:
                     runner.close()
+
+    def run_here(self, report: Report) -> None:
+        """The same for a loaded port, which is called by the thread that asks."""
+        runner = self._engine.runner(self._engine.plan.jobs[0].entry)
+        waiting = 0
+        try:
+            for job in self._engine.plan.jobs:
+                self._put(job, runner.answer(job))
+                waiting += 1
+                while waiting and not self._done.empty():
+                    self._hand_over(report)
+                    waiting -= 1
+            for _ in range(waiting):
+                self._hand_over(report)
+        finally:
+            runner.close()
+
+    def _hand_over(self, report: Report) -> None:
+        """Reports the results that come next; raises what went wrong with them."""
+        results = self._done.get()
+        if isinstance(results, BaseException):
+            raise results
+        for result in results:
+            report(result)
 
     def _drive(self) -> None:
         """Runs subjects until none is waiting."""

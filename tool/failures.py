@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from qkvac.cells import COMMAND, FOLDER, Result, Status
+from qkvac.cells import COMMAND, FOLDER, LOADED, Result, Status
 
 SHOWN: Final = 6
 """Groups of failures that a summary spells out."""
@@ -56,6 +56,8 @@ def command(result: Result) -> str:
     cell = result.cell
     subject = cell.subject
     port = subject.port
+    if subject.form == LOADED:
+        return f"qkvac.check({port}, cases=[{cell.case!r}], dtypes=[{cell.dtype!r}])"
     if subject.form == FOLDER:
         words = ["qkvac", "grade", *shlex.split(port or "")]
     elif subject.form == COMMAND:

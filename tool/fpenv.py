@@ -9,7 +9,9 @@ that flushes subnormals also takes them for 0 when it compares them.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -64,6 +66,15 @@ def describe() -> str:
     if flushed:
         found.append("subnormals flushed")
     return ", ".join(found)
+
+
+def reset() -> None:
+    """Puts IEEE 754's defaults in force on this thread; `describe` says whether that succeeded."""
+    if sys.platform != "linux":
+        return
+    with suppress(OSError, AttributeError):
+        # C's FE_DFL_ENV, in the C libraries of Linux.
+        ctypes.CDLL(None).fesetenv(ctypes.c_void_p(-1))
 
 
 def keep() -> Callable[[], None]:

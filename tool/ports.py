@@ -149,7 +149,7 @@ def _select(text: str, module: ModuleType, within: str) -> Port:
     profile = next((n for n in (_own_name(value), name) if n in FUNCTIONS), "")
     offers = any(callable(_attribute(value, function)) for function in FUNCTIONS)
     if callable(value) and profile and not offers:
-        return Port({profile: value}, _declaration(text, module))
+        return Port({profile: value}, declared_by(text, module))
     if isinstance(value, FunctionType) and not offers:
         raise PortError(
             f"{text} is a function of no known name; call it attention, or one of "
@@ -250,10 +250,11 @@ def inspect(text: str, holder: object, module: object = None) -> Port:
             f"(looked for {', '.join(n for n in FUNCTIONS if not n.endswith('_gradients'))}, "
             "and each with _gradients)"
         )
-    return Port(functions, _declaration(text, holder, module), tuple(notes))
+    return Port(functions, declared_by(text, holder, module), tuple(notes))
 
 
-def _declaration(text: str, *holders: object) -> Mapping[str, Any]:
+def declared_by(text: str, *holders: object) -> Mapping[str, Any]:
+    """The declaration of the first holder that has one, as plain values; raises PortError."""
     found = (_attribute(holder, "QKVAC") for holder in holders if holder is not None)
     declared = next((table for table in found if table is not None), None)
     if declared is None:

@@ -207,15 +207,7 @@ class Worker:
                 raise PortError(_line(header["reason"]))
             raise _backend_error(header)
         try:
-            self._greeting = Greeting(
-                declaration=dict(header["declaration"]),
-                functions=tuple(map(str, header["functions"])),
-                versions=dict(header["versions"]),
-                devices=tuple(map(str, header["devices"])),
-                notes=tuple(map(_line, header["notes"])),
-                environment=dict(header["environment"]),
-                seconds=time.monotonic() - started,
-            )
+            self._greeting = greeting(header, time.monotonic() - started)
         except (KeyError, TypeError, ValueError) as error:
             self.close()
             raise WorkerCrash(f"the greeting is malformed: {_line(repr(error))}") from None
@@ -328,6 +320,19 @@ class Worker:
             fp_environment=str(header["fp_environment"]),
             evidence=dict(header["evidence"]),
         )
+
+
+def greeting(header: Mapping[str, Any], seconds: float) -> Greeting:
+    """The greeting in a reply; raises KeyError, TypeError or ValueError for a malformed one."""
+    return Greeting(
+        declaration=dict(header["declaration"]),
+        functions=tuple(map(str, header["functions"])),
+        versions=dict(header["versions"]),
+        devices=tuple(map(str, header["devices"])),
+        notes=tuple(map(_line, header["notes"])),
+        environment=dict(header["environment"]),
+        seconds=seconds,
+    )
 
 
 def surroundings(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from qkvac.cells import COMMAND, FILES, Subject
+from qkvac.cells import COMMAND, FILES, LOADED, Subject
 from qkvac.commands import is_command
 from qkvac.declaration import DTYPES, Declaration, DeclarationError, find, load, parse
 from qkvac.forms import is_model, label
@@ -143,15 +143,24 @@ def _worker(target: Target, options: Options) -> Worker:
     return Worker(target, threads=options.threads, memory=limit, timeout=options.timeout)
 
 
-def survey(selection: Selection, options: Options, keep: Kept | None = None) -> Roster:
+def survey(
+    selection: Selection,
+    options: Options,
+    keep: Kept | None = None,
+    resident: Worker | None = None,
+) -> Roster:
     """The roster of a selection; asks a port, and frameworks for devices, where that is needed.
+
+    A `resident` stands in for the process of the selection's port.
 
     Processes that can go on to answer cases are put into `keep`, by subject id; without it all
     are ended. Raises UsageError for a name that does not exist or a port that cannot be loaded.
     """
     selection.check()
     with ExitStack() as stack:
-        if selection.graded or (selection.port is not None and is_command(selection.port)):
+        if resident is not None:
+            found = _port(selection, options, stack, keep, resident)
+        elif selection.graded or (selection.port is not None and is_command(selection.port)):
             from qkvac import filesubjects
 
             found = filesubjects.survey(selection, options, keep)
@@ -246,9 +255,15 @@ def wanted(selected: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]
 # --- a port --------------------------------------------------------------------------------
 
 
-def _port(selection: Selection, options: Options, stack: ExitStack, keep: Kept | None) -> Roster:
+def _port(
+    selection: Selection,
+    options: Options,
+    stack: ExitStack,
+    keep: Kept | None,
+    resident: Worker | None = None,
+) -> Roster:
     text = selection.port or ""
-    process = _worker(Target(port=text, mode="default", device="cpu"), options)
+    process = resident or _worker(Target(port=text, mode="default", device="cpu"), options)
     guard = stack.enter_context(ExitStack())
     guard.callback(process.close)
     try:
@@ -261,10 +276,15 @@ def _port(selection: Selection, options: Options, stack: ExitStack, keep: Kept |
     for device in selection.devices:
         if not wanted((device,), declaration.devices):
             raise unknown("device", device, declaration.devices)
+    modes = declaration.modes
+    devices = wanted(selection.devices or ("cpu",), declaration.devices) or declaration.devices
+    if resident is not None:
+        # It is loaded in one mode, on one device, and not again.
+        modes, devices = modes[:1], devices[:1]
     entries = []
-    for mode in declaration.modes:
-        for device in wanted(selection.devices or ("cpu",), declaration.devices):
-            subject = Subject(label(text), mode, device, text)
+    for mode in modes:
+        for device in devices:
+            subject = Subject(label(text), mode, device, text, LOADED if resident else "")
             version = {declaration.name or label(text): declaration.version}
             entries.append(
                 Entry(
@@ -279,7 +299,7 @@ def _port(selection: Selection, options: Options, stack: ExitStack, keep: Kept |
         refused = _float64(process, greeting, entries[0], selection)
         entries = [replace(entry, refused=refused) for entry in entries]
     mine = (entries[0].subject.mode, entries[0].subject.device) == ("default", "cpu")
-    if keep is not None and mine:
+    if keep is not None and (mine or resident is not None):
         guard.pop_all()
         keep[entries[0].subject.id] = process
     return Roster(tuple(entries), greeting.notes)

@@ -26,7 +26,7 @@ from qkvac.arrays import Array, ResultError, by_quantity, first_line, to_numpy
 from qkvac.channel import Channel, confine, is_out_of_memory
 from qkvac.forms import load
 from qkvac.packages import OWN, adapter
-from qkvac.ports import FRAMEWORKS, FUNCTIONS, PortError
+from qkvac.ports import FRAMEWORKS, FUNCTIONS, Port, PortError
 from qkvac.protocol import Message, ProtocolError
 from qkvac.spec.layouts import apply
 
@@ -62,7 +62,10 @@ class Watched:
 class Server:
     """Answers requests about one port or one backend's adapter."""
 
-    def __init__(self) -> None:
+    def __init__(self, load: Callable[[str], Port] = load, *, interruptible: bool = False) -> None:
+        """`load` finds a port by its name; Ctrl-C is an error of the port or `interruptible`."""
+        self._load = load
+        self._interruptible = interruptible
         self._functions: Mapping[str, Callable[..., Any]] = MappingProxyType({})
         self._adapter: Any = None
         self._module: Any = None
@@ -89,6 +92,8 @@ class Server:
         except PortError as error:
             return failure("error", str(error))
         except BaseException as error:
+            if self._interruptible and isinstance(error, KeyboardInterrupt):
+                raise
             return self._failure(error)
         finally:
             sys.setrecursionlimit(recursion)
@@ -116,7 +121,7 @@ class Server:
         header = request.header
         notes: tuple[str, ...] = ()
         if "port" in header:
-            port = load(header["port"])
+            port = self._load(header["port"])
             self._functions, declaration, notes = port.functions, port.declaration, port.notes
             versions: object = dict(port.versions)
         else:
@@ -157,8 +162,9 @@ class Server:
             return failure("error", "its module has no function `open`")
         unavailable = getattr(module, "unavailable", None)
         modes = declared.get("modes", ["default"])
-        asked = modes if callable(unavailable) and isinstance(modes, list) else []
-        obstacles = {str(mode): plain(unavailable(mode)) for mode in asked}
+        obstacles = {}
+        if callable(unavailable) and isinstance(modes, list):
+            obstacles = {str(mode): plain(unavailable(mode)) for mode in modes}
         return Message({"ok": True, "declaration": declared, "obstacles": obstacles})
 
     def _open(self, name: str) -> Any:

@@ -31,7 +31,7 @@ def model(
     *,
     inputs: Sequence[str] = INPUTS,
     outputs: Sequence[str] = OUTPUTS,
-    sizes: tuple[object, object, object] = ("n", "d", "c"),
+    sizes: tuple[int | str, int | str, int | str] = ("n", "d", "c"),
     softmax_of: str = "scaled",
     name: str = "model",
 ) -> str:
@@ -53,7 +53,7 @@ def model(
         node("Softmax", [softmax_of], ["A"], axis=1),
         node("MatMul", ["A", "V"], ["C"]),
     ]
-    shapes = ([n, d], [d, c], [d, c], [d, c])
+    shapes: tuple[list[int | str | None], ...] = ([n, d], [d, c], [d, c], [d, c])
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,
