@@ -145,7 +145,7 @@ class CommandRunner:
         self._jobs = [job for job in jobs if not job.status]
 
     def answer(self, job: Job) -> Answer:
-        """Never raises for what the program does."""
+        """Never raises for what the program does, but UsageError if it cannot be started."""
         if job.status:
             return Answer(Outcome(job.status, job.reason))
         if _key(job) not in self._found and job.dtype not in self._asked:
@@ -207,6 +207,8 @@ class CommandRunner:
         try:
             self._run = Run(words, self._environment, self._memory)
         except UsageError as error:
+            if self.starts == 1:
+                raise
             return Ending("error", str(error)), outputs
         progress = partial(_count, places)
         return self._run.finish(progress, self._timeout), outputs

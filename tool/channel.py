@@ -18,7 +18,7 @@ CHANNEL_LOST: Final = 74
 
 OUT_OF_MEMORY: Final = (
     *("out of memory", "can't allocate memory", "cannot allocate memory"),
-    *("not enough memory", "resource_exhausted", "bad_alloc"),
+    *("not enough memory", "resource_exhausted", "bad_alloc", "memoryerror"),
 )
 """What libraries say, in small letters, when an allocation fails."""
 

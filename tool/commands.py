@@ -27,6 +27,14 @@ from qkvac.usage import UsageError
 PREFIX: Final = "-- "
 """What the text of a port begins with that is a command line."""
 
+INTERPRETERS: Final = frozenset(
+    {
+        *("python", "node", "deno", "bun", "ruby", "perl", "php", "lua", "julia", "java"),
+        *("rscript", "octave", "dotnet", "guile", "racket", "wasmtime", "sh", "bash", "env"),
+    }
+)
+"""Programs after which a port is not named."""
+
 
 def text_of(words: Sequence[str]) -> str:
     """A command as the text of a port; raises UsageError for an empty one."""
@@ -68,9 +76,12 @@ def check_program(words: Sequence[str]) -> None:
 
 
 def short_name(words: Sequence[str]) -> str:
-    """A short name of a command: that of its first file, without folder and suffix."""
-    files = [word for word in words if Path(word).is_file()]
-    return Path((files or words)[0]).stem
+    """A short name of a command: that of its program, or of the file that an interpreter gets."""
+    program = Path(words[0]).stem
+    if program.lower().rstrip("0123456789.") in INTERPRETERS:
+        files = [word for word in words[1:] if Path(word).is_file()]
+        return Path((files or words)[0]).stem
+    return program
 
 
 @dataclass(frozen=True)
