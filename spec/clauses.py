@@ -18,7 +18,7 @@ import numpy as np
 from qkvac.spec import rounding, shapes
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.equations import Equation, Program
-from qkvac.spec.formats import FORMATS, Format, dtype
+from qkvac.spec.formats import FORMATS, Format, dtype, widened
 
 if TYPE_CHECKING:
     from qkvac.spec.verdict import Question
@@ -101,7 +101,7 @@ def contract(question: Question, name: str, value: np.ndarray) -> str | None:
     wrong = shapes.mismatch(tensor, question.contract[name], value.shape)
     if wrong is not None:
         return wrong
-    plain = value.astype(np.float64)
+    plain = widened(value)
     broken = np.argwhere(~np.isfinite(plain))
     if len(broken) and name not in question.may_overflow:
         index = tuple(int(i) for i in broken[0])
@@ -117,7 +117,7 @@ def bits(question: Question, name: str, value: np.ndarray) -> Comparison:
     equal = certain & (value == expected)
     plain = np.asarray(expected, dtype=np.float64)
     with np.errstate(invalid="ignore"):
-        error = np.where(equal, 0.0, np.abs(value.astype(np.float64) - plain))
+        error = np.where(equal, 0.0, np.abs(widened(value) - plain))
     # Bits that the enclosure leaves open are counted as different: they prove nothing.
     error = np.where(~equal & (error == 0), np.nan, error)
     no = np.zeros(value.shape, bool)

@@ -72,3 +72,9 @@ def dtype(name: str) -> np.dtype[Any]:
     if name not in DTYPES:
         raise ValueError(f"{name!r} is not a dtype of arrays; choose from {', '.join(DTYPES)}")
     return np.dtype(name)
+
+
+def widened(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The same numbers as float64; ml_dtypes warns of NaN, which is not wrong in an array."""
+    with np.errstate(invalid="ignore"):
+        return array.astype(np.float64)

@@ -20,7 +20,7 @@ from qkvac.spec.cases import Case
 from qkvac.spec.clauses import Certify, Comparison
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.equations import Program
-from qkvac.spec.formats import FORMATS, Format
+from qkvac.spec.formats import FORMATS, Format, widened
 
 VACUOUS_SHARE: Final = 0.1
 """More vacuous entries than this, and a cell that passes proves too little to count."""
@@ -173,7 +173,7 @@ def _usable(question: Question, name: str, array: np.ndarray) -> bool:
     """Whether later equations can be re-evaluated on this array."""
     if array.shape != question.contract[name] or array.dtype.kind not in "fV":
         return False
-    return name in question.may_overflow or bool(np.all(np.isfinite(array.astype(np.float64))))
+    return name in question.may_overflow or bool(np.all(np.isfinite(widened(array))))
 
 
 def _judge_one(
@@ -189,7 +189,7 @@ def _judge_one(
     if value.size == 0:
         return Verdict(name, "passed", grade="exact", bitwise=True, empty=True)
     certified = question.certified[name]
-    excused = ~np.isfinite(value.astype(np.float64))
+    excused = ~np.isfinite(widened(value))
     if question.asks_bits(name) and not excused.any():
         return _by_bits(question, name, value, certified)
     return _by_bounds(question, name, value, reported, excused)
@@ -247,14 +247,15 @@ def _by_bounds(
         )
     resolution = clauses.resolution(question, name, tried, excused)
     status, grade, reason = "passed", "conforming", None
-    if resolution.vacuous > VACUOUS_SHARE:
+    if name in question.case.exact and clauses.bits(question, name, value).holds:
+        # Bits that nobody had to deliver say more than any bound.
+        grade = "exact"
+    elif resolution.vacuous > VACUOUS_SHARE:
         status, grade = "indecisive", None
         reason = f"the bound says nothing about {resolution.vacuous:.0%} of the entries"
     elif any(comparison.blurred for comparison in tried):
         status, grade = "indecisive", None
         reason = "the certified values are not sharp enough for the bound"
-    elif name in question.case.exact and clauses.bits(question, name, value).holds:
-        grade = "exact"
     elif common["ulp"] <= 1.0:
         grade = "faithful"
     elif z is not None and rms is not None and (z > SUSPICIOUS_Z or rms > SUSPICIOUS_RMS):
@@ -266,6 +267,7 @@ def _by_bounds(
         reason=reason,
         worst=_worst(decisive, value),
         resolution=resolution.worst,
+        bitwise=grade == "exact",
         **common,
     )
 
