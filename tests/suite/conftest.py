@@ -15,6 +15,13 @@ import pytest
 LIBRARIES = [name for name in ("hypothesis", "mpmath", "gmpy2") if find_spec(name) is None]
 """Libraries of the extra `dev` that are missing."""
 
+if find_spec("hypothesis"):
+    from hypothesis import settings
+
+    # The same inputs in every run; --hypothesis-profile default draws new ones.
+    settings.register_profile("repeatable", derandomize=True, deadline=None)
+    settings.load_profile("repeatable")
+
 IMPORT = re.compile(rf"^(?:import|from) (?:{'|'.join(LIBRARIES)})\b", re.MULTILINE)
 
 
