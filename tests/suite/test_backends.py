@@ -16,7 +16,7 @@ import pytest
 import qkvac.backends
 from qkvac.backends.adapter import QUANTITIES, DeviceError, ModeError, UnavailableError
 from qkvac.declaration import parse
-from qkvac.registry import BACKENDS
+from qkvac.packages import OWN
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.layouts import apply
@@ -39,12 +39,12 @@ from qkvac.tests.suite.laboratory import (
     whole,
 )
 
-DECLARATIONS = {name: importlib.import_module(f"qkvac.backends.{name}").QKVAC for name in BACKENDS}
+DECLARATIONS = {name: importlib.import_module(f"qkvac.backends.{name}").QKVAC for name in OWN}
 EVERY_MODE = pytest.mark.parametrize(
     ("name", "mode"),
     [
         pytest.param(name, mode, id=f"{name}/{mode}")
-        for name in BACKENDS
+        for name in OWN
         for mode in DECLARATIONS[name]["modes"]
     ],
 )
@@ -54,7 +54,7 @@ def test_an_adapter_module_imports_no_framework() -> None:
     code = "; ".join(
         [
             "import sys",
-            *(f"import qkvac.backends.{name} as b; b.unavailable('eager')" for name in BACKENDS),
+            *(f"import qkvac.backends.{name} as b; b.unavailable('eager')" for name in OWN),
             "print({'torch', 'jax', 'jaxlib', 'tensorflow'} & sys.modules.keys())",
         ]
     )
@@ -212,7 +212,7 @@ def _ask(name: str, question: str) -> Any:
     return getattr(importlib.import_module(f"qkvac.backends.{name}"), question)()
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", OWN)
 def test_an_adapter_describes_itself(name: str) -> None:
     needs(name)
     assert inside(name, _ask, name, "devices")[0] == "cpu"
@@ -221,7 +221,7 @@ def test_an_adapter_describes_itself(name: str) -> None:
     assert str(environment["threads"]) == "1" or name == "numpy"
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", OWN)
 def test_what_is_not_there_is_an_error(name: str) -> None:
     backend = importlib.import_module(f"qkvac.backends.{name}")
     with pytest.raises(ModeError, match="has eager"):
@@ -232,7 +232,7 @@ def _open(name: str, device: str) -> None:
     importlib.import_module(f"qkvac.backends.{name}").open("eager", device)
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", OWN)
 def test_an_absent_device_is_an_error(name: str) -> None:
     needs(name)
     message = inside(name, refusal, DeviceError, _open, name, "cuda:77")

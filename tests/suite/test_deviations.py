@@ -11,7 +11,8 @@ import pytest
 from qkvac.cells import Cell, Result, Status
 from qkvac.deviations import Deviation, Deviations, read
 from qkvac.environment import cpu_features
-from qkvac.registry import BACKENDS, backend
+from qkvac.packages import OWN
+from qkvac.registry import backend
 from qkvac.roster import Entry, survey
 from qkvac.selection import Options, Selection, profiles_with_cases
 from qkvac.spec.attention import PROFILES
@@ -140,7 +141,7 @@ def test_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_every_own_entry_speaks_of_a_backend_and_a_case_of_the_spec() -> None:
-    subjects = [f"{name}/{mode}" for name in BACKENDS for mode in backend(name).modes]
+    subjects = [f"{name}/{mode}" for name in OWN for mode in backend(name).modes]
     for known in Deviations.load().entries:
         assert any(fnmatch.fnmatchcase(name, known.backend) for name in subjects), known
         matched = [

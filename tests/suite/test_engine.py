@@ -15,10 +15,11 @@ import pytest
 from qkvac.cells import Cell, Result, Status
 from qkvac.engine import Engine
 from qkvac.judging import JudgeProcess
+from qkvac.packages import OWN
 from qkvac.plan import plan
 from qkvac.ports import FRAMEWORKS
 from qkvac.process import BackendError, Target, Worker
-from qkvac.registry import BACKENDS, backend
+from qkvac.registry import backend
 from qkvac.roster import Roster, survey
 from qkvac.selection import Options, Selection
 from qkvac.spec.cases import cases
@@ -327,11 +328,11 @@ def test_unknown_names_are_refused_with_the_nearest(selection: Selection, messag
 
 
 def test_without_frameworks_numpy_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in BACKENDS[1:]:
+    for name in OWN[1:]:
         monkeypatch.setitem(backend(name).__dict__, "installed", False)
     roster = survey(Selection(), QUIET)
     assert [entry.subject.id for entry in roster.entries] == ["numpy/eager@cpu"]
-    assert roster.notes == tuple(f"{name} is not installed" for name in BACKENDS[1:])
+    assert roster.notes == tuple(f"{name} is not installed" for name in OWN[1:])
 
 
 def test_a_mode_that_cannot_run_here_is_skipped_with_the_reason(
@@ -368,7 +369,7 @@ def test_a_check_imports_no_framework(tmp_path: Path) -> None:
     assert not (FRAMEWORKS - {"numpy"}) & set(done.stdout.split())
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", OWN)
 def test_no_two_frameworks_share_a_process(name: str) -> None:
     found = backend(name)
     if not found.installed:
