@@ -207,6 +207,7 @@ class Compiled(Torch):
         import torch._dynamo
 
         super().__init__(mode, device)
+        separate_cache()
         self.graphs = 0
         self.runs = 0
         self.captured: Any = None
@@ -257,6 +258,22 @@ class Compiled(Torch):
         tensors = [self.to_framework(array) for array in (X, Wq, Wk, Wv)]
         self.run(*tensors)
         return record(self.captured, *tensors)
+
+
+def separate_cache() -> str:
+    """Give Inductor a cache of its own for each vector width, and return its folder.
+
+    Its cache does not know which width the code was generated for: code for AVX-512 that is built
+    again under ATEN_CPU_CAPABILITY=avx2 leaves half of each vector unwritten.
+    """
+    import torch
+    from torch._inductor.runtime.runtime_utils import cache_dir
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    folder = cache_dir()
+    if not folder.endswith(f"-{capability}"):
+        folder = os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}-{capability}"
+    return folder
 
 
 def record(function: Any, *tensors: Any) -> Budget:

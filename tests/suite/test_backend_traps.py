@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,26 @@ def test_torch_running_eagerly_after_too_many_recompilations_is_refused(
 
 def _torch_compile() -> None:
     importlib.import_module("qkvac.backends.torch").open("compile").attention(*whole("float32"))
+
+
+def test_torch_keeps_code_for_other_vector_widths_apart(tmp_path: Path) -> None:
+    """Inductor would take it from its cache, and leave parts of the result unwritten."""
+    needs("torch", "compile")
+    default, narrow = (
+        alone(_torch_cache, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"), **variables)
+        for variables in ({}, {"ATEN_CPU_CAPABILITY": "default"})
+    )
+    assert default[0] != narrow[0]
+    for folder, used in (default, narrow):
+        assert folder == used
+
+
+def _torch_cache() -> tuple[str, str]:
+    from torch._inductor.runtime.runtime_utils import cache_dir
+
+    backend = importlib.import_module("qkvac.backends.torch")
+    assert backend.separate_cache() == backend.separate_cache()
+    return backend.separate_cache(), cache_dir()
 
 
 def _torch_compile_refused() -> str:
