@@ -89,7 +89,7 @@ static uint64_t read_header_length(const unsigned char *data) {
 }
 
 /* Finds "name":{"dtype":…,"shape":[r,c],"data_offsets":[begin,end]} in the header. */
-static Tensor input(const char *name, const char *header, const unsigned char *data,
+static Tensor input(const char *name, const char *header, const unsigned char *data, size_t size,
                     const char *path) {
     char key[16], dtype[8];
     unsigned long long rows, columns, begin;
@@ -101,6 +101,9 @@ static Tensor input(const char *name, const char *header, const unsigned char *d
         fail("an input is no matrix", path);
     if (strcmp(dtype, "F32") && strcmp(dtype, "F64")) fail("neither F32 nor F64", path);
     is_float32 = !strcmp(dtype, "F32");
+    size_t bytes = is_float32 ? sizeof(float) : sizeof(double);
+    if (begin > size || (columns && rows > (size - begin) / bytes / columns))
+        fail("an input ends early", path);
     Tensor out = tensor(name, rows, columns);
     for (size_t i = 0; i < rows * columns; i++)
         if (is_float32) {
@@ -156,10 +159,11 @@ static void answer(const char *from, const char *to) {
     memcpy(header, bytes + 8, length);
 
     const unsigned char *data = bytes + 8 + length;
-    Tensor X = input("X", header, data, from);
-    Tensor Wq = input("Wq", header, data, from);
-    Tensor Wk = input("Wk", header, data, from);
-    Tensor Wv = input("Wv", header, data, from);
+    size -= 8 + length;
+    Tensor X = input("X", header, data, size, from);
+    Tensor Wq = input("Wq", header, data, size, from);
+    Tensor Wk = input("Wk", header, data, size, from);
+    Tensor Wv = input("Wv", header, data, size, from);
 
     Tensor Q = product("Q", X, Wq), K = product("K", X, Wk), V = product("V", X, Wv);
     Tensor turned = transposed(K);

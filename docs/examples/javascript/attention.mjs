@@ -89,6 +89,11 @@ function write(path, tensors) {
 }
 
 const [inputs, outputs] = process.argv.slice(2);
-for (const name of readdirSync(inputs))
-  if (name.endsWith(".safetensors"))
-    write(join(outputs, name), attention(read(join(inputs, name))));
+try {
+  for (const name of readdirSync(inputs))
+    if (name.endsWith(".safetensors"))
+      write(join(outputs, name), attention(read(join(inputs, name))));
+} catch (error) {
+  console.error(error.message);
+  process.exit(1);
+}
