@@ -329,17 +329,28 @@ def test_missing_outputs_are_missing(tmp_path: Path) -> None:
     assert main["repeat"] == "failed"  # the second call reports A and Q
 
 
+def linked(path: Path) -> None:
+    path.rename(path.parent.parent / "kept")
+    path.symlink_to("../kept")
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def pipe_instead(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 HOSTILE: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "truncated": (lambda p: p.write_bytes(p.read_bytes()[:-8]), "error", "no safetensors file"),
     "no safetensors": (lambda p: p.write_bytes(b"P6 4 4"), "error", "no safetensors file"),
     "too big": (lambda p: p.write_bytes(b"0" * (2 << 20)), "error", "at most"),
-    "a link": (
-        lambda p: (p.rename(p.parent.parent / "kept"), p.symlink_to("../kept")),
-        "error",
-        "is a link",
-    ),
-    "a folder": (lambda p: (p.unlink(), p.mkdir()), "error", "not a plain file"),
-    "a pipe": (lambda p: (p.unlink(), os.mkfifo(p)), "error", "not a plain file"),
+    "a link": (linked, "error", "is a link"),
+    "a folder": (folder_instead, "error", "not a plain file"),
+    "a pipe": (pipe_instead, "error", "not a plain file"),
     "odd dtype": (
         lambda p: p.write_bytes(CORRUPT["odd dtype"]),
         "error",
