@@ -1,0 +1,398 @@
+"""The diagnosis: which fault of the catalogue reproduces what a failing port returned.
+
+A candidate is a faulty program. Like clause L, it is evaluated equation by equation on the port's
+own reported operands, so that an early mistake does not blur a later one; where the port reports
+none, it is evaluated from the inputs. A formula is evaluated in float64 and has rounding bounds of
+its own; poor arithmetic is carried out in the port's dtype, and what may differ is the rounding of
+the declared equation, twice: the port's and ours.
+
+A candidate explains an answer if everything reported lies within those limits, and if it accounts
+for the deviation: at most a quarter of the distance to the declared values may be left. It is
+offered only if it explains every failing answer that was kept, and contradicts no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import permutations, product
+from typing import Any, Final
+
+import numpy as np
+
+from qkvac.spec import faulty, rounding
+from qkvac.spec.attention import PROFILES, Arithmetic, Profile
+from qkvac.spec.cases import Case
+from qkvac.spec.faults import FAULTS, Fault
+from qkvac.spec.formats import FORMATS
+from qkvac.spec.rewriting import derived, operations, rewritten
+from qkvac.spec.syntax import Program
+
+Array = np.ndarray[Any, Any]
+
+LEFT: Final = 0.25
+"""The share of the deviation from the declared values that an explanation may leave."""
+PATIENCE: Final = 8.0
+"""Seconds that a diagnosis may take."""
+GLANCE: Final = 0.02
+"""A result further off than this share of its largest entry is not looked at twice."""
+_IMPOSSIBLE: Final = (ValueError, ZeroDivisionError, IndexError)
+"""What a faulty program raises for shapes that it cannot be computed for."""
+ENTRIES: Final = 1 << 15
+"""Answers with more entries in a quantity are not kept for a diagnosis."""
+OFFERED: Final = 3
+"""How many faults that explain everything are named, besides the best."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An answer: what was asked and returned, and which quantities failed by value.
+
+    One in which nothing failed is evidence, too: an explanation must not contradict it.
+    """
+
+    case: Case
+    dtype: str
+    arithmetic: Arithmetic
+    outputs: Mapping[str, Array] = field(hash=False)
+    failing: tuple[str, ...]
+
+    @property
+    def weight(self) -> int:
+        return sum(array.size for array in self.outputs.values())
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Faults that together reproduce every failing answer; `left` is the share that they leave."""
+
+    faults: tuple[Fault, ...]
+    left: float
+    reproduced: tuple[str, ...]
+    """Quantities that failed, and are reproduced, in order."""
+
+    @property
+    def what(self) -> str:
+        return " and ".join(fault.what for fault in self.faults)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The best explanation, and others that the failing answers cannot tell from it."""
+
+    best: Explanation
+    others: tuple[Explanation, ...] = ()
+
+    def __str__(self) -> str:
+        quantity = self.best.reproduced[-1]
+        text = f"{quantity} equals the result with {self.best.what}"
+        if self.others:
+            alike = "; ".join(other.what for other in self.others[:OFFERED])
+            text += f" (on these cases no different from: {alike})"
+        return text
+
+
+def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis | None:
+    """What explains all samples, which are of one subject and one profile; None if nothing does."""
+    ordered = sorted(samples, key=lambda s: (not s.failing, s.weight))
+    kept = [_Answer(sample) for sample in ordered]
+    if not kept or not ordered[0].failing:
+        return None
+    deadline = time.monotonic() + patience
+    program = kept[0].program
+    faults = [f for f in FAULTS.values() if f.kind != "behaviour" and f.program(program)]
+    found = list[Explanation]()
+    for fault in faults:
+        left = _explained(_of(fault, program), kept, deadline)
+        if left is not None:
+            found.append(Explanation((fault,), left, kept[0].sample.failing))
+    if not found:
+        found = list(_together(faults, kept, deadline))
+    if not found:
+        return None
+    # A formula is a simpler explanation than an accident of arithmetic that looks the same.
+    found.sort(key=lambda e: (not e.faults[0].structural, e.left))
+    best, *others = found
+    return Diagnosis(best, tuple(others))
+
+
+def _explained(candidate: Program, answers: Sequence[_Answer], deadline: float) -> float | None:
+    """The largest share left by a candidate; None if it does not explain some answer."""
+    worst = 0.0
+    for answer in answers:
+        left = answer.left(candidate) if time.monotonic() < deadline else None
+        if left is None:
+            return None
+        worst = max(worst, left)
+    return worst
+
+
+def _together(
+    faults: Sequence[Fault], answers: Sequence[_Answer], deadline: float
+) -> Iterator[Explanation]:
+    """Two formulas at once, or one for each equation that goes wrong by itself."""
+    program = answers[0].program
+    failing = [answer for answer in answers if answer.sample.failing]
+    # Single tokens and the like hide faults; the answer in which most is wrong shows them all.
+    first = max(failing, key=lambda answer: len(answer.wrong))
+    wrong = first.wrong
+    formulas = [
+        fault
+        for fault in faults
+        if fault.structural and (first.changed(_of(fault, program)) & wrong or not first.complete)
+    ]
+    for chosen, candidate in _candidates(formulas, first):
+        if time.monotonic() > deadline:
+            return
+        if first.complete and not wrong <= first.changed(candidate):
+            continue
+        if not first.plausible(candidate):
+            continue
+        left = _explained(candidate, answers, deadline)
+        if left is not None:
+            yield Explanation(chosen, left, first.sample.failing)
+            return
+
+
+def _candidates(
+    formulas: Sequence[Fault], answer: _Answer
+) -> Iterator[tuple[tuple[Fault, ...], Program]]:
+    """One formula for each wrong equation; two formulas; two that share an equation, in order."""
+    program = answer.program
+    for chosen in _by_equation(formulas, answer):
+        candidate = rewritten(program, tuple(rule for fault in chosen for rule in fault.rules))
+        if candidate is not None:
+            yield chosen, candidate
+    changed = {fault.name: answer.changed(_of(fault, program)) for fault in formulas}
+    for one, two in permutations(formulas, 2):
+        if changed[one.name] & changed[two.name]:
+            candidate = rewritten(_of(one, program), two.rules)
+        elif one.name < two.name:
+            candidate = rewritten(program, (*one.rules, *two.rules))
+        else:
+            continue
+        if candidate is not None:
+            yield (one, two), candidate
+
+
+def _of(fault: Fault, program: Program) -> Program:
+    candidate = fault.program(program)
+    assert candidate is not None, "asked of faults that have a place in the program"
+    return candidate
+
+
+def _by_equation(formulas: Sequence[Fault], answer: _Answer) -> Iterator[tuple[Fault, ...]]:
+    """Combinations of formulas that each reproduce one quantity from the reported operands."""
+    choices = []
+    for name in sorted(answer.wrong):
+        suited = []
+        for fault in formulas:
+            candidate = _of(fault, answer.program)
+            if answer.changed(candidate) == {name}:
+                difference = answer.compare(candidate, name)
+                if difference is not None and difference.within:
+                    suited.append(fault)
+        choices.append(suited)
+    if len(choices) > 1:
+        yield from product(*choices)
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """A reported quantity beside a candidate's, entry by entry."""
+
+    error: Array
+    """|reported − candidate|; infinite or NaN where one of them is not finite."""
+    limit: Array
+
+    @cached_property
+    def within(self) -> bool:
+        return bool(np.all(np.isfinite(self.error))) and bool(np.all(self.error <= self.limit))
+
+    def left(self, declared: _Difference) -> float | None:
+        """The share of the deviation from the declared values that is left; None without one.
+
+        Entries outside the declared limits count, in units of these; where only bits are wrong,
+        all entries.
+        """
+        with np.errstate(all="ignore"):
+            outside = ~(declared.error <= declared.limit)
+            unit = np.where(outside & (declared.limit > 0), declared.limit, 1.0)
+            counted = outside if outside.any() else np.ones_like(outside)
+            deviation = np.sum((declared.error / unit)[counted])
+            rest = np.sum((self.error / unit)[counted])
+        if not np.isfinite(deviation):
+            return 0.0
+        return float(rest / deviation) if deviation > 0 else None
+
+
+class _Answer:
+    """A sample, and what has been evaluated on its operands already."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        self._compared = dict[tuple[Program, str, bool], _Difference | None]()
+
+    @cached_property
+    def profile(self) -> Profile:
+        return PROFILES[self.sample.case.profile]
+
+    @cached_property
+    def program(self) -> Program:
+        return self.profile.program()
+
+    @cached_property
+    def inputs(self) -> Mapping[str, Array]:
+        return self.sample.case.inputs(self.sample.dtype)
+
+    @cached_property
+    def reported(self) -> tuple[str, ...]:
+        """Quantities with the declared shape, in the order of the equations."""
+        names = [equation.target.name for equation in self.program.equations]
+        return tuple(name for name in names if name in self.sample.outputs)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every quantity is reported."""
+        return len(self.reported) == len(self.program.equations)
+
+    def changed(self, candidate: Program) -> set[str]:
+        """Targets whose equation is not the declared one."""
+        pairs = zip(candidate.equations, self.program.equations, strict=True)
+        return {new.target.name for new, old in pairs if new.expression != old.expression}
+
+    @cached_property
+    def wrong(self) -> set[str]:
+        """Quantities whose declared equation does not hold on the reported operands."""
+        found = {name: self.compare(self.program, name) for name in self.reported}
+        return {
+            name for name, difference in found.items() if not (difference and difference.within)
+        }
+
+    def plausible(self, candidate: Program) -> bool:
+        """Whether the last reported quantity looks like the candidate's, at a glance."""
+        name = self.reported[-1]
+        part = candidate.restricted(frozenset(self.reported) - {name}, name)
+        whole = candidate.restricted(frozenset(), name)
+        for considered in (part,) if part == whole else (part, whole):
+            try:
+                expected = self._computed(considered, candidate, "float64")[name]
+            except _IMPOSSIBLE:
+                return False
+            value = self.sample.outputs[name].astype(np.float64)
+            if expected.shape == value.shape:
+                with np.errstate(all="ignore"):
+                    far = np.nanmax(np.abs(value - expected), initial=0.0)
+                    if far <= GLANCE * np.nanmax(np.abs(value), initial=0.0):
+                        return True
+        return False
+
+    def left(self, candidate: Program) -> float | None:
+        """The share of the deviation that the candidate leaves; None if it does not explain it."""
+        changed = self.changed(candidate)
+        first = next(iter(self.sample.failing), None)
+        if first is not None and first not in changed and self._local(first):
+            return None
+        worst = None if self.sample.failing else 0.0
+        for name in reversed(self.reported):
+            new = self.compare(candidate, name)
+            if new is None or not new.within:
+                return None
+            if name in self.sample.failing and (name in changed or not self._local(name)):
+                old = self.compare(self.program, name, _is_poor(candidate))
+                left = new.left(old) if old is not None else 0.0
+                worst = worst if left is None else max(worst or 0.0, left)
+        return worst if worst is not None and worst <= LEFT else None
+
+    def _local(self, name: str) -> bool:
+        """Whether all operands of an equation are reported, or inputs."""
+        known = {*self.reported, *(tensor.name for tensor in self.program.inputs)}
+        tensors = set(self.program.equation(name).operands) & set(self.program.tensors)
+        return tensors <= known
+
+    def compare(self, candidate: Program, name: str, carry: bool = False) -> _Difference | None:
+        """A reported quantity beside what the candidate makes of the reported operands.
+
+        `carry` has it carried out in the port's dtype, like poor arithmetic. None where the
+        candidate cannot be computed for these shapes.
+        """
+        part = candidate.restricted(frozenset(self.reported) - {name}, name)
+        found = self._known(part, candidate, name, carry)
+        own = {tensor.name for tensor in self.program.inputs}
+        whole = candidate.restricted(frozenset(), name)
+        if (found is None or not found.within) and not own.issuperset(t.name for t in part.inputs):
+            # A port may go on from other numbers than those that it reports.
+            from_inputs = self._known(whole, candidate, name, carry)
+            if from_inputs is not None and from_inputs.within:
+                return from_inputs
+        return found
+
+    def _known(
+        self, part: Program, candidate: Program, name: str, carry: bool
+    ) -> _Difference | None:
+        # Derived parameters have the same values in all candidates.
+        poor = carry or _is_poor(part)
+        key = (part, name, poor)
+        if key not in self._compared:
+            self._compared[key] = self._compare(part, candidate, name, poor)
+        return self._compared[key]
+
+    def _compare(
+        self, part: Program, candidate: Program, name: str, poor: bool
+    ) -> _Difference | None:
+        sample, value = self.sample, self.sample.outputs[name]
+        given = [tensor.name for tensor in part.inputs if tensor.name not in self.inputs]
+        sizes = derived(self.program, candidate, sample.case.sizes)
+        try:
+            computed = self._computed(part, candidate, sample.dtype if poor else "float64")
+            expected = computed[name].astype(np.float64)
+            if expected.shape != value.shape:
+                return None
+            limit = self._limit(part, self._operands(part), sizes, name, given, poor)
+        except _IMPOSSIBLE:
+            return None
+        return _difference(value.astype(np.float64), expected, limit, sample.dtype)
+
+    def _operands(self, part: Program) -> dict[str, Any]:
+        outputs = self.sample.outputs
+        return {t.name: outputs.get(t.name, self.inputs.get(t.name)) for t in part.inputs}
+
+    def _computed(self, part: Program, candidate: Program, dtype: str) -> dict[str, Array]:
+        sizes = derived(self.program, candidate, self.sample.case.sizes)
+        return faulty.compute(part, self._operands(part), sizes, dtype)
+
+    def _limit(
+        self,
+        part: Program,
+        operands: Mapping[str, Any],
+        sizes: Mapping[str, Any],
+        name: str,
+        given: Sequence[str],
+        poor: bool,
+    ) -> Array:
+        model = self.sample.arithmetic
+        wider = FORMATS[model.storage].precision < FORMATS[model.accumulation].precision
+        inherited = dict.fromkeys(given, 2 if wider else 1)
+        if poor:
+            declared = self.program.restricted(frozenset(given), name)
+            known = {t.name: operands.get(t.name, self.inputs.get(t.name)) for t in declared.inputs}
+            limits = rounding.bounds(declared, known, sizes, model, inherited=inherited)
+            return np.asarray(2 * limits[name])
+        own = Arithmetic.for_dtype("float64")
+        limits = faulty.bounds(part, operands, sizes, model, inherited)
+        return np.asarray(limits[name] + faulty.bounds(part, operands, sizes, own, {})[name])
+
+
+def _is_poor(program: Program) -> bool:
+    return any(faulty.is_poor(operation) for operation in operations(program))
+
+
+def _difference(value: Array, expected: Array, limit: Array, dtype: str) -> _Difference:
+    largest = FORMATS[dtype].largest
+    with np.errstate(all="ignore"):
+        beyond = np.abs(expected) > largest
+        expected = np.where(beyond, np.copysign(np.inf, expected), expected)
+        same = (value == expected) | (np.isnan(value) & np.isnan(expected))
+        return _Difference(np.where(same, 0.0, np.abs(value - expected)), limit)
