@@ -70,8 +70,6 @@ class Explanation:
 
     faults: tuple[Fault, ...]
     left: float
-    reproduced: tuple[str, ...]
-    """Quantities that failed, and are reproduced, in order."""
 
     @property
     def what(self) -> str:
@@ -82,12 +80,13 @@ class Explanation:
 class Diagnosis:
     """The best explanation, and others that the failing answers cannot tell from it."""
 
+    quantity: str
+    """The last one that failed, and is reproduced."""
     best: Explanation
     others: tuple[Explanation, ...] = ()
 
     def __str__(self) -> str:
-        quantity = self.best.reproduced[-1]
-        text = f"{quantity} equals the result with {self.best.what}"
+        text = f"{self.quantity} equals the result with {self.best.what}"
         if self.others:
             alike = "; ".join(other.what for other in self.others[:OFFERED])
             text += f" (on these cases no different from: {alike})"
@@ -107,7 +106,7 @@ def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis
     for fault in faults:
         left = _explained(_of(fault, program), kept, deadline)
         if left is not None:
-            found.append(Explanation((fault,), left, kept[0].sample.failing))
+            found.append(Explanation((fault,), left))
     if not found:
         found = list(_together(faults, kept, deadline))
     if not found:
@@ -115,7 +114,9 @@ def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis
     # A formula is a simpler explanation than an accident of arithmetic that looks the same.
     found.sort(key=lambda e: (not e.faults[0].structural, e.left))
     best, *others = found
-    return Diagnosis(best, tuple(others))
+    failed = {name for answer in kept for name in answer.sample.failing}
+    last = next(name for name in reversed(kept[0].profile.quantities) if name in failed)
+    return Diagnosis(last, best, tuple(others))
 
 
 def _explained(candidate: Program, answers: Sequence[_Answer], deadline: float) -> float | None:
@@ -152,7 +153,7 @@ def _together(
             continue
         left = _explained(candidate, answers, deadline)
         if left is not None:
-            yield Explanation(chosen, left, first.sample.failing)
+            yield Explanation(chosen, left)
             return
 
 

@@ -19,6 +19,7 @@ from qkvac.batches import CommandRunner, FolderRunner
 from qkvac.cache import default_folder
 from qkvac.cells import COMMAND, FOLDER, LOADED, Cell, Result
 from qkvac.deviations import Deviations
+from qkvac.evidence import Evidence
 from qkvac.judging import Judge, Judged, Judges, Task
 from qkvac.plan import Job, Plan, plan
 from qkvac.process import Worker
@@ -51,6 +52,8 @@ class Engine:
         self.deviations = Deviations.load(self.options.deviations)
         self.starts = dict[str, int]()
         """Processes that were started, by subject id."""
+        self.evidence = Evidence()
+        """Answers that a diagnosis is made from."""
         self.warnings = list[str]()
         """What went wrong without changing a result, one line each."""
         self._ready: Kept = {}
@@ -105,7 +108,9 @@ class Engine:
         """The results of a job, known deviations taken into account."""
         if judged is not None:
             self.warnings += [text for text in judged.warnings if text not in self.warnings]
-        return [self.deviations.apply(result, job.entry) for result in compose(job, answer, judged)]
+        results = compose(job, answer, judged)
+        self.evidence.note(job, answer, results)
+        return [self.deviations.apply(result, job.entry) for result in results]
 
     def runner(self, entry: Entry) -> AnyRunner:
         """A runner of a subject, with the process that the survey left, if it left one."""

@@ -69,6 +69,8 @@ def execute(engine: Engine, record: Path | None = None, watch: Watch | None = No
             interrupted = True
         except _FirstFailureError:
             pass
+        if not interrupted:
+            results = engine.evidence.diagnosed(results)
     report = summarise(engine, results, time.monotonic() - started)
     if recorder is not None:
         complete = len(results) == len(engine.cells) and not trouble

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,7 @@ def sizes_in(program: Program) -> Callable[[Mapping[str, Array]], Mapping[str, i
     return lambda inputs: bind(program, {name: array.shape for name, array in inputs.items()})
 
 
-@cache
+@lru_cache(maxsize=256)
 def asked(case: Case, dtype: str, draw: int, softmax: str | None) -> Question:
     """The question that a case puts; questions are kept, since all faults are asked the same."""
     declared = {"softmax": softmax} if softmax else {}

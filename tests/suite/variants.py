@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +44,10 @@ class Tally:
     draws: int
     cells: int
     alarms: int
+
+    def plus(self, other: Tally) -> Tally:
+        counts = (self.draws + other.draws, self.cells + other.cells, self.alarms + other.alarms)
+        return Tally(self.name, self.dtype, *counts)
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,18 @@ def tally(variant: Variant, dtype: str, draws: Iterable[int]) -> Tally:
     return Tally(variant.port.name.removeprefix("correct_"), dtype, count, cells, alarms)
 
 
-@cache
+@lru_cache(maxsize=128)
 def _question(case: Case, dtype: str, draw: int, arithmetic: Arithmetic) -> Question:
     return Question(case, dtype, arithmetic, draw)
 
 
 def measure(seeds: int) -> list[Tally]:
     """All variants in all their dtypes, over `seeds` fresh draws."""
-    draws = range(1, seeds + 1)
-    return [tally(v, dtype, draws) for v in correct() for dtype in v.port.dtypes] if seeds else []
+    runs = [(variant, dtype) for variant in correct() for dtype in variant.port.dtypes]
+    runs.sort(key=lambda run: run[1])
+    totals = [Tally(v.port.name.removeprefix("correct_"), dtype, 0, 0, 0) for v, dtype in runs]
+    # Draw by draw, since questions are kept for a while only.
+    for draw in range(1, seeds + 1):
+        for place, (variant, dtype) in enumerate(runs):
+            totals[place] = totals[place].plus(tally(variant, dtype, [draw]))
+    return totals if seeds else []

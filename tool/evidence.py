@@ -1,0 +1,110 @@
+"""Evidence: the answers that a run keeps in order to say, at its end, what a port does wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from qkvac import diagnosis, invariants, precision
+from qkvac.cells import Result, Status
+from qkvac.diagnosis import ENTRIES, Sample
+from qkvac.plan import Job
+from qkvac.runner import Answer
+
+FAILING: Final = 48
+PASSING: Final = 12
+"""Answers that are kept of a subject in a dtype."""
+SECONDS: Final = 9.0
+"""What all diagnoses of a run may take, of which the first ones get the most."""
+
+VALUE_CLAUSES: Final = ("contract", "E", "L", "B")
+
+BROKEN: Final[Mapping[str, str]] = {
+    "unchanged": "it writes into its inputs, or returns memory that belongs to them",
+    "repeat": "its results are not a function of its inputs: random numbers (dropout?), an order "
+    "of summation that varies, or memory that is reused",
+    "state": "it keeps something from one call to the next, such as a cache keyed by shape",
+    "scaling": "it computes differently for larger numbers: a constant, or a path by magnitude",
+    "signs": "its rounding has a direction, or a constant is added",
+    "environment": "it changes the floating-point environment of its thread",
+}
+"""What a broken check of the protocol says about a port."""
+
+FIRST: Final = ("unchanged", "repeat", "state", "environment")
+"""Checks that explain wrong values, too: values of such a port depend on more than inputs."""
+
+
+@dataclass
+class Evidence:
+    """Answers by subject, profile and dtype; filled from several threads."""
+
+    _samples: dict[tuple[str, str, str], list[Sample]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, job: Job, answer: Answer, results: Iterable[Result]) -> None:
+        """Keeps an answer if it is small, and few like it have been kept."""
+        outputs = answer.outcome.outputs
+        if answer.outcome.status != "ok" or not outputs:
+            return
+        if max(array.size for array in outputs.values()) > ENTRIES:
+            return
+        failing = tuple(
+            result.cell.quantity
+            for result in results
+            if result.status == Status.FAILED and result.clause in VALUE_CLAUSES
+        )
+        model = job.entry.arithmetic(job.dtype)
+        sample = Sample(job.case, job.dtype, model, outputs, failing)
+        with self._lock:
+            kept = self._samples.setdefault((job.entry.subject.id, job.case.profile, job.dtype), [])
+            alike = sum(bool(other.failing) == bool(failing) for other in kept)
+            if alike < (FAILING if failing else PASSING):
+                kept.append(sample)
+
+    def diagnosed(self, results: Sequence[Result]) -> list[Result]:
+        """The results with what is probably wrong added to those that failed."""
+        deadline = time.monotonic() + SECONDS
+        groups = dict[tuple[str, str, str], list[Result]]()
+        for result in results:
+            if result.status == Status.FAILED:
+                cell = result.cell
+                groups.setdefault((cell.subject.id, cell.profile, cell.dtype), []).append(result)
+        texts = dict[str, str]()
+        for key, failed in groups.items():
+            names = {r.cell.quantity for r in failed}
+            checks = [name for name in BROKEN if name in names]
+            values = [r for r in failed if r.clause in VALUE_CLAUSES]
+            # The later checks fail as a consequence of the earlier ones, and of wrong values.
+            telling = [name for name in checks[:1] if name in FIRST or not values]
+            for result in failed:
+                if result.cell.quantity in telling:
+                    texts[result.cell.id] = BROKEN[result.cell.quantity]
+            samples = self._samples.get(key, [])
+            if values and samples:
+                text = explain(samples, checks, max(deadline - time.monotonic(), 1.0))
+                texts |= dict.fromkeys((result.cell.id for result in values), text)
+        return [_with(result, texts.get(result.cell.id)) for result in results]
+
+
+def explain(samples: Sequence[Sample], checks: Sequence[str], patience: float) -> str:
+    """What is probably wrong with values, given the checks that failed beside them."""
+    first = next((name for name in FIRST if name in checks), None)
+    if first in ("repeat", "state"):
+        return f"the check {first!r} fails as well: {BROKEN[first]}"
+    found = diagnosis.diagnose(samples, patience)
+    if found is not None:
+        return str(found)
+    like = precision.resembling(samples, patience / 2)
+    if like is not None:
+        return f"it conforms to {like}: declare that, or compute more precisely"
+    return invariants.narrowed(samples)
+
+
+def _with(result: Result, text: str | None) -> Result:
+    if text is None:
+        return result
+    known = f"{text}; {result.diagnosis}" if result.diagnosis else text
+    return replace(result, diagnosis=known)

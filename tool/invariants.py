@@ -1,0 +1,112 @@
+"""Invariants: what holds and what fails in the answers that no catalogued fault explains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from qkvac.diagnosis import Sample
+from qkvac.spec.formats import FORMATS
+
+Array = np.ndarray[Any, Any]
+Outputs = Mapping[str, Array]
+
+SLACK: Final = 64.0
+"""In units of √n·u: generous for a correct sum, small beside any fault worth a name."""
+
+
+def _sums(axis: int) -> Callable[[Outputs, float], bool | None]:
+    def test(outputs: Outputs, unit: float) -> bool | None:
+        if "A" not in outputs:
+            return None
+        total = outputs["A"].sum(axis=axis)
+        return bool(np.all(np.abs(total - 1) <= SLACK * unit * max(len(total), 1) ** 0.5))
+
+    return test
+
+
+def _positive(outputs: Outputs, unit: float) -> bool | None:
+    return bool(np.all(outputs["A"] >= 0)) if "A" in outputs else None
+
+
+def _hull(outputs: Outputs, unit: float) -> bool | None:
+    """Every context vector lies between the smallest and the largest value of each column."""
+    if not {"V", "C"} <= outputs.keys() or not outputs["V"].size:
+        return None
+    low, high = outputs["V"].min(axis=-2), outputs["V"].max(axis=-2)
+    room = SLACK * unit * np.abs(outputs["V"]).max(axis=-2)
+    return bool(np.all((outputs["C"] >= low - room) & (outputs["C"] <= high + room)))
+
+
+def _symmetric(outputs: Outputs, unit: float) -> bool | None:
+    if "Ω" not in outputs or outputs["Ω"].shape[-1] < 2:
+        return None
+    scores = outputs["Ω"]
+    room = SLACK * unit * np.abs(scores).max()
+    return bool(np.all(np.abs(scores - np.swapaxes(scores, -1, -2)) <= room))
+
+
+def _finite(outputs: Outputs, unit: float) -> bool | None:
+    return all(bool(np.all(np.isfinite(array))) for array in outputs.values())
+
+
+INVARIANTS: Final[Mapping[str, Callable[[Outputs, float], bool | None]]] = {
+    "all results are finite": _finite,
+    "rows of A sum to 1": _sums(-1),
+    "A has no negative entry": _positive,
+    "C lies between the smallest and largest values": _hull,
+}
+ODDITIES: Final[Mapping[str, Callable[[Outputs, float], bool | None]]] = {
+    "columns of A sum to 1": _sums(-2),
+    "Ω is symmetric": _symmetric,
+}
+"""What a correct answer has only by chance."""
+
+
+def narrowed(samples: Sequence[Sample]) -> str:
+    """Invariants that hold and fail, and what the failing answers have in common, in words."""
+    failing = [sample for sample in samples if sample.failing]
+    held, broken, odd = list[str](), list[str](), list[str]()
+    for name, test in INVARIANTS.items():
+        found = [outcome for outcome in _each(test, failing) if outcome is not None]
+        if found:
+            (held if all(found) else broken).append(name)
+    for name, test in ODDITIES.items():
+        several = [s for s in failing if s.case.sizes.get("n", 2) > 1]
+        found = [outcome for outcome in _each(test, several) if outcome is not None]
+        if found and all(found):
+            odd.append(name)
+    parts = ["no fault of the catalogue reproduces these results"]
+    parts += [f"holds: {', '.join(held)}"] if held else []
+    parts += [f"fails: {', '.join(broken)}"] if broken else []
+    parts += [f"oddly, {' and '.join(odd)}"] if odd else []
+    common = in_common(samples)
+    parts += [f"fails only {common}"] if common else []
+    return "; ".join(parts)
+
+
+def _each(
+    test: Callable[[Outputs, float], bool | None], samples: Sequence[Sample]
+) -> list[bool | None]:
+    results = []
+    for sample in samples:
+        wide = {name: array.astype(np.float64) for name, array in sample.outputs.items()}
+        with np.errstate(all="ignore"):
+            results.append(test(wide, FORMATS[sample.arithmetic.storage].unit))
+    return results
+
+
+def in_common(samples: Sequence[Sample]) -> str | None:
+    """What all failing answers have in common and no other has."""
+    traits: dict[str, Callable[[Sample], bool]] = {
+        "where inputs are not plain contiguous arrays": lambda s: bool(s.case.layouts),
+        "for a single token": lambda s: s.case.sizes.get("n") == 1,
+        "for more than 64 tokens": lambda s: s.case.sizes.get("n", 0) > 64,
+        "for more than 32 tokens": lambda s: s.case.sizes.get("n", 0) > 32,
+    }
+    for words, trait in traits.items():
+        if all(trait(sample) == bool(sample.failing) for sample in samples):
+            return words
+    return None

@@ -1,0 +1,70 @@
+"""Precision: which poorer arithmetic a port's answers would conform to, if it were declared.
+
+Where no fault of the catalogue reproduces the bits, a wider arithmetic model may still explain
+them: one whose rounding bounds all failing answers meet. The finest such model is the diagnosis.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from qkvac.diagnosis import Sample
+from qkvac.spec.attention import Arithmetic
+from qkvac.spec.formats import FORMATS
+from qkvac.spec.verdict import Question, judge
+
+NAMES: Final = {"tfloat32": "TF32"}
+
+PLACES: Final = {
+    "operands": "factors of products rounded to {}",
+    "elementwise": "a softmax in {}",
+    "accumulation": "sums accumulated in {}",
+    "everything": "{} inside",
+}
+
+PATIENCE: Final = 5.0
+
+
+def resembling(samples: Sequence[Sample], patience: float = PATIENCE) -> str | None:
+    """What arithmetic the failing answers conform to, in words; None if to none that is known."""
+    failing = sorted((s for s in samples if s.failing), key=lambda sample: sample.weight)
+    if not failing:
+        return None
+    deadline = time.monotonic() + patience
+    for words, model in models(failing[0].arithmetic):
+        if all(time.monotonic() < deadline and _conforms(s, model) for s in failing):
+            return words
+    return None
+
+
+def models(declared: Arithmetic) -> Iterator[tuple[str, Arithmetic]]:
+    """Poorer models than the declared one, the finest format first."""
+    precision = FORMATS[declared.storage].precision
+    coarser = [f for f in FORMATS.values() if f.precision < precision]
+    for form in sorted(coarser, key=lambda f: (-f.precision, f.name != "tfloat32")):
+        name = NAMES.get(form.name, form.name)
+        for place, words in PLACES.items():
+            changes = {place: form.name}
+            if place == "accumulation":
+                changes["operands"] = declared.operands
+            if place == "elementwise":
+                changes["scores"] = declared.scores
+            if place == "everything":
+                changes = dict.fromkeys(
+                    ("storage", "operands", "accumulation", "elementwise", "scores"), form.name
+                )
+            yield words.format(name), replace(declared, **changes)
+
+
+def _conforms(sample: Sample, model: Arithmetic) -> bool:
+    """Whether an answer meets the bounds of a model, and these are not empty words."""
+    case = replace(sample.case, exact=())
+    question = Question(case, sample.dtype, model)
+    verdicts = judge(question, sample.outputs)
+    asked = [verdicts[name] for name in sample.failing]
+    return all(verdict.status == "passed" for verdict in asked) and not any(
+        verdict.status == "failed" for verdict in verdicts.values()
+    )
