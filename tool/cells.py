@@ -68,6 +68,8 @@ class Subject:
     """The port as the user named it; None for an adapter."""
     form: str = ""
     """COMMAND, FOLDER, LOADED, or "" for what is called in a worker's process."""
+    declare: str = ""
+    """What the user declared of the port besides, as words of the command line."""
 
     @property
     def name(self) -> str:

@@ -115,7 +115,10 @@ def check(port: str, **given: Any) -> int:
     """Check one PORT: file.py or package.module with a function `attention(X, Wq, Wk, Wv)`.
 
     It takes NumPy arrays X[n, d] and W[d, c] and returns Q, K, V, A and C: in a dict, in a tuple,
-    or C alone.
+    or C alone. After a colon may stand what is meant of a module, package.module:name: an object
+    that has the function, or the function itself.
+
+    A model.onnx has inputs and outputs of these names, and scores for Ω.
 
     A port in another language is a COMMAND after `--`. It is called with two folders besides: one
     with the inputs of every case in a safetensors file, one for its outputs in files of the same

@@ -66,6 +66,7 @@ def command(result: Result) -> str:
         words = ["qkvac", "check", port]
     else:
         words = ["qkvac", "run", "--backend", subject.name]
+    words += shlex.split(subject.declare)
     words += ["--case", cell.case, "--dtype", cell.dtype]
     base, _, draw = cell.case.rpartition("/s")
     if base and draw.isdecimal() and subject.form != FOLDER:

@@ -49,7 +49,12 @@ def _command(selection: Selection, options: Options, keep: Kept | None) -> Roste
     name = short_name(words)
     version = {declaration.name or name: declaration.version}
     entries = [
-        Entry(Subject(name, mode, device, text, COMMAND), raw, declaration.profiles, version)
+        Entry(
+            Subject(name, mode, device, text, COMMAND, selection.declared),
+            raw,
+            declaration.profiles,
+            version,
+        )
         for mode in declaration.modes
         for device in _devices(selection, declaration)
     ]
@@ -80,6 +85,7 @@ def _folder(selection: Selection) -> Roster:
         (*_devices(selection, declaration), *declaration.devices)[0],
         shlex.join(selection.graded),
         FOLDER,
+        selection.declared,
     )
     version = {declaration.name or name: declaration.version}
     entry = Entry(subject, raw, declaration.profiles, version, exported=manifest.digests)

@@ -79,6 +79,7 @@ class Matrix:
             cases=tuple(given.qkvac_case),
             tier=given.qkvac_tier,
             seeds=given.qkvac_seeds,
+            declare=tuple(given.qkvac_declare),
         )
 
     @cached_property

@@ -103,7 +103,7 @@ def to_json(result: Result, environment: str) -> dict[str, Any]:
         "kind": "result",
         "environment_id": environment,
         "cell": cell.id,
-        "subject": {name: value for name, value in vars(cell.subject).items() if value is not None},
+        "subject": {name: value for name, value in vars(cell.subject).items() if value},
         "dtype": cell.dtype,
         "case": cell.case,
         "quantity": cell.quantity,

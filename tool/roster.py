@@ -284,7 +284,8 @@ def _port(
     entries = []
     for mode in modes:
         for device in devices:
-            subject = Subject(label(text), mode, device, text, LOADED if resident else "")
+            form = LOADED if resident else ""
+            subject = Subject(label(text), mode, device, text, form, selection.declared)
             version = {declaration.name or label(text): declaration.version}
             entries.append(
                 Entry(

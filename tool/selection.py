@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -47,6 +48,11 @@ class Selection:
     """What a port declares besides, in dotted TOML; wins over its own declaration."""
     graded: tuple[str, ...] = ()
     """Folders of exported inputs and of a port's outputs, where those are to be judged."""
+
+    @property
+    def declared(self) -> str:
+        """The words of the command line that declare the same again."""
+        return shlex.join(word for text in self.declare for word in ("--declare", text))
 
     def check(self) -> None:
         """Raises UsageError for a dtype, profile, tier or case that does not exist."""

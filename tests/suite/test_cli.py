@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from importlib import resources
 from pathlib import Path
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 import qkvac
@@ -86,6 +89,25 @@ def test_a_module_can_be_named(
     status, out, _ = command(capsys, "check", "some_module", "--case", SMALL)
     assert status == 0
     assert "some_module@cpu" in out
+
+
+def test_what_is_declared_wins_and_is_part_of_the_command_to_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = write(tmp_path, "QKVAC = {'arithmetic': {'softmax': 'fused'}}\n" + WRONG)
+    record = tmp_path / "run.jsonl"
+    words = ("--declare", 'dtypes=["float32"]', "--declare", "arithmetic.softmax=reciprocal")
+    rest = ("--case", SMALL, "--record", str(record))
+    status, out, _ = command(capsys, "check", port, *words, *rest)
+    assert status == 1
+    assert "softmax reciprocal" in " ".join(out.split())
+    again = out.partition("again: ")[2].splitlines()[0]
+    assert shlex.split(again)[1:] == [
+        *("check", port, *words, "--case", f"attention/{SMALL}", "--dtype", "float32")
+    ]
+    schema = json.loads((resources.files("qkvac") / "record.schema.json").read_text("utf-8"))
+    for line in record.read_text(encoding="utf-8").splitlines():
+        jsonschema.validate(json.loads(line), schema)
 
 
 def test_run_takes_backends(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,6 +217,9 @@ def test_a_damaged_cache_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixt
         (("check",), "PORT"),
         (("check", "nowhere.py"), "no such file"),
         (("check", "no.such.module"), "cannot be imported"),
+        (("check", "json:no"), "json has no 'no'"),
+        (("check", "nowhere.onnx"), "no such file"),
+        (("check", "json", "--declare", "color=red"), "offers no function"),
         (("spec", "atention"), "did you mean attention?"),
         (("show", "normal/6x3x3"), "did you mean attention/normal/6x3x2?"),
         (("show", SMALL, "--dtype", "float8"), "unknown dtype"),

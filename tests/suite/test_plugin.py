@@ -157,6 +157,7 @@ def test_another_suite_keeps_its_scheduling(
     [
         ("--qkvac-backend", "numpy"),
         ("--qkvac-port", "port.py"),
+        ("--qkvac-declare", "dtypes=['float32']"),
         ("--qkvac-strict",),
         ("--qkvac-tier", "full"),
         ("--qkvac-timeout", "5"),
