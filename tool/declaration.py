@@ -234,7 +234,7 @@ def _check_conditions(declaration: Declaration, source: str) -> None:
 
 @cache
 def _validator() -> Any:
-    import jsonschema  # type: ignore[import-untyped]
+    import jsonschema
 
     text = (resources.files("qkvac") / "declaration.schema.json").read_text(encoding="utf-8")
     return jsonschema.Draft202012Validator(json.loads(text))

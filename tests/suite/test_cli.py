@@ -13,7 +13,7 @@ import time
 from importlib import resources
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import pytest
 
 import qkvac

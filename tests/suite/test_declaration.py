@@ -19,7 +19,7 @@ SCHEMA = json.loads((resources.files("qkvac") / "declaration.schema.json").read_
 
 
 def test_the_schema_is_a_schema() -> None:
-    import jsonschema  # type: ignore[import-untyped]
+    import jsonschema
 
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
@@ -267,4 +267,5 @@ def test_a_declaration_lies_beside_the_first_file_that_is_named(
         (tmp_path / name / "port.toml").touch()
     assert find(["./a/port", "b/port"]) == Path("a/port.toml")
     (tmp_path / "a" / "port.toml").unlink()
-    assert find(["./a/port", "b/port"]) == Path("port.toml")
+    assert find(["./a/port", "b/port"]) == Path("b/port.toml")
+    assert find(["./a/port"]) == Path("port.toml")

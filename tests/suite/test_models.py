@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from qkvac.cli import main
@@ -184,10 +186,28 @@ def test_a_declaration_lies_beside_the_model(
     assert "port.toml: 'blocks' is not a key" in capsys.readouterr().err
 
 
-def test_bfloat16_goes_through_onnxruntime(tmp_path: Path) -> None:
-    import ml_dtypes
-    import numpy as np
+@pytest.mark.parametrize("runner", ["onnxruntime", "reference"])
+def test_a_model_may_leave_the_rank_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runner: str
+) -> None:
+    path = tmp_path / "model.onnx"
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["X", "Wv"], ["V"])],
+        "attention",
+        [info(name, TensorProto.FLOAT, None) for name in INPUTS],
+        [info("V", TensorProto.FLOAT, [None, None])],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx.save(made, path)
+    if runner == "reference":
+        absent(tmp_path, monkeypatch, "onnxruntime")
+    port = load(str(path))
+    X, W = np.ones((3, 2), np.float32), np.ones((2, 4), np.float32)
+    assert port.functions["attention"](X, W, W, W)["V"].tolist() == [[2.0] * 4] * 3
 
+
+def test_bfloat16_goes_through_onnxruntime(tmp_path: Path) -> None:
     info = helper.make_tensor_value_info
     kind = TensorProto.BFLOAT16
     graph = helper.make_graph(
