@@ -393,7 +393,9 @@ def test_the_program_ends_with_the_one_who_waits(tmp_path: Path, how: signal.Sig
     """
     words = shlex.split(program(tmp_path, text))[1:]
     process = qkvac_process(
-        *("check", "--case", SMALL, "--dtype", "float32", "--", *words), **{mark: "1"}
+        *("check", "--case", SMALL, "--dtype", "float32", "--", *words),
+        # Whoever is killed leaves its files behind.
+        **{mark: "1", "TMPDIR": str(tmp_path)},
     )
     started = time.monotonic()
     while not (tmp_path / "now").exists():
