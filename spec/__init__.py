@@ -1,1 +1,1 @@
-"""The contract: equations, their interpretations, cases and verdicts; imports nothing of the rest."""
+"""The contract: equations, interpretations, cases and verdicts; imports nothing of the rest."""
