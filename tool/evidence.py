@@ -106,5 +106,8 @@ def explain(samples: Sequence[Sample], checks: Sequence[str], patience: float) -
 def _with(result: Result, text: str | None) -> Result:
     if text is None:
         return result
-    known = f"{text}; {result.diagnosis}" if result.diagnosis else text
-    return replace(result, diagnosis=known)
+    # A precision that the errors of another formula seem to have means nothing.
+    known = (result.diagnosis or "").split("; ")
+    if not text.startswith("it conforms to"):
+        known = [part for part in known if not part.startswith("behaves like")]
+    return replace(result, diagnosis="; ".join(filter(None, [text, *known])))

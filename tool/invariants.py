@@ -78,12 +78,12 @@ def narrowed(samples: Sequence[Sample]) -> str:
         found = [outcome for outcome in _each(test, several) if outcome is not None]
         if found and all(found):
             odd.append(name)
-    parts = ["no fault of the catalogue reproduces these results"]
+    common = in_common(samples)
+    parts = [f"it fails only {common}"] if common else []
+    parts.append("no fault of the catalogue reproduces these results")
     parts += [f"holds: {', '.join(held)}"] if held else []
     parts += [f"fails: {', '.join(broken)}"] if broken else []
     parts += [f"oddly, {' and '.join(odd)}"] if odd else []
-    common = in_common(samples)
-    parts += [f"fails only {common}"] if common else []
     return "; ".join(parts)
 
 

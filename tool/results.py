@@ -73,12 +73,16 @@ def _judged(
         digest=judged.digests.get(cell.quantity),
         # A missing file says more than that the quantity is missing.
         reason=(outcome.reason if status == Status.MISSING else "") or verdict["reason"],
-        diagnosis=(_precision(job, verdict) or diagnosis) if failed else None,
+        diagnosis=_joined(_precision(job, verdict), diagnosis) if failed else None,
         seconds=outcome.seconds,
         worst=verdict["worst"],
         decisive=status == Status.PASSED and not verdict["empty"],
         last=_is_last(cell),
     )
+
+
+def _joined(*texts: str | None) -> str | None:
+    return "; ".join(filter(None, texts)) or None
 
 
 def _number(value: Any) -> float | None:
