@@ -12,6 +12,7 @@ from qkvac import diagnosis, invariants, precision
 from qkvac.cells import Result, Status
 from qkvac.diagnosis import ENTRIES, Sample
 from qkvac.plan import Job
+from qkvac.reproduction import snippet
 from qkvac.runner import Answer
 
 FAILING: Final = 48
@@ -86,7 +87,17 @@ class Evidence:
             if values and samples:
                 text = explain(samples, checks, max(deadline - time.monotonic(), 1.0))
                 texts |= dict.fromkeys((result.cell.id for result in values), text)
-        return [_with(result, texts.get(result.cell.id)) for result in results]
+        return [self._completed(result, texts.get(result.cell.id)) for result in results]
+
+    def _completed(self, result: Result, text: str | None) -> Result:
+        """A failed result with its diagnosis, and with the lines that reproduce it."""
+        cell = result.cell
+        if result.status == Status.FAILED and result.worst is not None and result.detail is None:
+            for sample in self._samples.get((cell.subject.id, cell.profile, cell.dtype), []):
+                if sample.case.id == cell.case:
+                    lines = snippet(sample, cell.quantity, result.worst, result.clause == "B")
+                    result = replace(result, detail=lines)
+        return _with(result, text)
 
 
 def explain(samples: Sequence[Sample], checks: Sequence[str], patience: float) -> str:

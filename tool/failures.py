@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -22,8 +23,10 @@ def explain(result: Result, others: Sequence[Result] = ()) -> str:
         cases = ", ".join(other.cell.case.partition("/")[2] for other in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         lines.append(f"alike in {cases}{more}")
-    lines += _tail(result.detail)
+    lines += _tail(result.detail) if result.status != Status.FAILED else []
     lines.append(f"again: {command(result)}")
+    if result.status == Status.FAILED and result.detail:
+        lines += ["or with NumPy alone:", *(f"    {line}" for line in result.detail.splitlines())]
     return "\n".join([head, *(f"    {line}" for line in lines if line)])
 
 
@@ -45,10 +48,20 @@ def blocks(failures: Iterable[Result]) -> tuple[list[str], int]:
     found = groups(failures)
     shown = []
     for group in found[:SHOWN]:
-        first = group[0]
-        rest = {r.cell.case: r for r in group[1:] if r.cell.case != first.cell.case}
+        # The smallest case explains best, and most likely has a snippet.
+        first = min(group, key=lambda result: (result.detail is None, _size(result)))
+        rest = {r.cell.case: r for r in group if r.cell.case != first.cell.case}
         shown.append(explain(first, list(rest.values())))
     return shown, len(found) - len(shown)
+
+
+def _size(result: Result) -> int:
+    """Entries of X and A, as far as the id of the case tells."""
+    numbers = re.search(r"/(\d+)x(\d+)x\d+", result.cell.case)
+    if numbers is None:
+        return 0
+    n, d = map(int, numbers.groups())
+    return n * (n + d)
 
 
 def command(result: Result) -> str:
