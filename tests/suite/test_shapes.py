@@ -188,6 +188,19 @@ def test_an_equation_that_does_not_fit_is_named(text: str, message: str) -> None
     assert message in str(caught.value)
 
 
+def test_products_and_quotients_of_axes_are_axes() -> None:
+    text = "X[n, c]\nh\nY[h, n, c / h] = split(X, h)"
+    assert check(text) == "[h, n, c/h]"
+    assert check(text, {"n": 3, "c": 8, "h": 2}) == "[2, 3, 4]"
+    merged = "X[h, n, c]\nY[n, h * c] = merge(X)"
+    assert check(merged) == "[n, c·h]"
+    assert check(merged, {"n": 3, "c": 8, "h": 2}) == "[3, 16]"
+    with pytest.raises(
+        ShapeError, match=r"declared \[h, n, n/h\], the right-hand side is \[h, n, c"
+    ):
+        check(text.replace("c / h", "n / h"))
+
+
 def test_sizes_may_fit_where_symbols_do_not() -> None:
     text = "X[n, d]\nW[c, d]\nQ[n, d] = X @ W"
     assert check(text, {"n": 3, "d": 2, "c": 2}) == "[3, 2]"
