@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 
 from qkvac.spec import faulty, misbehaviour, poor_arithmetic, shapes, wrong_formulas
 from qkvac.spec.attention import PROFILES
-from qkvac.spec.faulty import Array, FaultyShapes
+from qkvac.spec.faulty import FaultyShapes
 from qkvac.spec.kills import CAUGHT_BY
-from qkvac.spec.misbehaviour import Function, Habit
+from qkvac.spec.misbehaviour import Array, Function, Habit
 from qkvac.spec.rewriting import Rewrite, derived, rewritten
 from qkvac.spec.syntax import Program
 

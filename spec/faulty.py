@@ -134,7 +134,7 @@ def _exponents(x: Array, error: Array, unit: float) -> Array:
     """Relative error of e^(x − max x) in terms of the row, first order and generous."""
     depth = np.abs(x - narrow.row_maximum(x))
     theta = 2 * np.max(error, axis=-1, keepdims=True) + error + 3 * unit * depth + 8 * unit
-    return np.expm1(np.minimum(theta, 600.0))
+    return np.asarray(np.expm1(np.minimum(theta, 600.0)))
 
 
 def _as_exponential(x: Array, error: Array, value: Array, unit: float) -> Array:
@@ -145,19 +145,19 @@ def _as_softmax(x: Array, error: Array, value: Array, unit: float) -> Array:
     """Weights of a row: twice the error of an exponential, and that of the sum."""
     n = x.shape[-1] + 16
     worst = np.max(error, axis=(-1, -2), keepdims=True) + np.zeros_like(error)
-    return np.abs(value) * (2.5 * _exponents(x, worst, unit) + 2 * n * unit)
+    return np.asarray(np.abs(value) * (2.5 * _exponents(x, worst, unit) + 2 * n * unit))
 
 
 def _over_columns(x: Array, error: Array, value: Array, unit: float) -> Array:
     relative = _exponents(x, error, unit)
     worst = np.max(relative, axis=-2, keepdims=True)
-    return np.abs(value) * (relative + worst + (x.shape[-2] + 4) * unit) * 1.5
+    return np.asarray(np.abs(value) * (relative + worst + (x.shape[-2] + 4) * unit) * 1.5)
 
 
 def _of_all(x: Array, error: Array, value: Array, unit: float) -> Array:
     flat = (*x.shape[:-2], 1, x.shape[-2] * x.shape[-1])
-    parts = (array.reshape(flat) for array in (x, error, value))
-    return _as_softmax(*parts, unit).reshape(x.shape)
+    found = _as_softmax(x.reshape(flat), error.reshape(flat), value.reshape(flat), unit)
+    return found.reshape(x.shape)
 
 
 def _shares(x: Array, error: Array, value: Array, unit: float) -> Array:
@@ -170,7 +170,7 @@ def _shares(x: Array, error: Array, value: Array, unit: float) -> Array:
 
 
 def _sigmoid(x: Array, error: Array, value: Array, unit: float) -> Array:
-    return value * np.expm1(np.minimum(error, 600)) + 8 * unit * value * (1 + np.abs(x))
+    return np.asarray(value * np.expm1(np.minimum(error, 600)) + 8 * unit * value * (1 + np.abs(x)))
 
 
 def _best_only(x: Array, error: Array, value: Array, unit: float) -> Array:
@@ -181,7 +181,7 @@ def _best_only(x: Array, error: Array, value: Array, unit: float) -> Array:
 def _logarithms(x: Array, error: Array, value: Array, unit: float) -> Array:
     worst = np.max(error, axis=-1, keepdims=True)
     depth = np.abs(x - narrow.row_maximum(x)) + np.abs(value)
-    return error + 2 * worst + unit * (3 * depth + x.shape[-1] + 12)
+    return np.asarray(error + 2 * worst + unit * (3 * depth + x.shape[-1] + 12))
 
 
 def _cap(x: Array, error: Array, value: Array, unit: float) -> Array:
@@ -189,7 +189,7 @@ def _cap(x: Array, error: Array, value: Array, unit: float) -> Array:
 
 
 def _penalised(x: Array, error: Array, value: Array, unit: float) -> Array:
-    return error + 4 * unit * (np.abs(x) + np.abs(value - x))
+    return np.asarray(error + 4 * unit * (np.abs(x) + np.abs(value - x)))
 
 
 def _unit(x: Array, error: Array, value: Array, unit: float) -> Array:

@@ -58,7 +58,7 @@ def stale_projection(plain: Function) -> Function:
 def scaled_in_place(plain: Function) -> Function:
     def call(inputs: Mapping[str, Array]) -> dict[str, Array]:
         results = plain(inputs)
-        last = next(array for array in reversed(inputs.values()) if array.flags.writeable)
+        last = next(array for array in reversed(list(inputs.values())) if array.flags.writeable)
         last *= last.dtype.type(0.5)
         return results
 

@@ -95,24 +95,24 @@ def column_maximum(x: Array) -> Array:
 def exponential(x: Array, where: Array | None = None) -> Array:
     """e^(x − the row's maximum), which a softmax would now divide by its sum."""
     kept = narrow.kept_scores(x, where)
-    return np.exp(kept - narrow.row_maximum(kept))
+    return np.asarray(np.exp(kept - narrow.row_maximum(kept)))
 
 
 def over_columns(x: Array, where: Array | None = None) -> Array:
     """The exponentials, divided by the sums of columns."""
     terms = exponential(x, where)
-    return terms / terms.sum(axis=-2, keepdims=True)
+    return np.asarray(terms / terms.sum(axis=-2, keepdims=True))
 
 
 def by_count(x: Array, where: Array | None = None) -> Array:
     """The exponentials, divided by the number of keys."""
-    return exponential(x, where) / x.dtype.type(max(x.shape[-1], 1))
+    return np.asarray(exponential(x, where) / x.dtype.type(max(x.shape[-1], 1)))
 
 
 def shares(x: Array, where: Array | None = None) -> Array:
     """Scores divided by their sum, without an exponential."""
     kept = x if where is None else zeroed(x, where)
-    return kept / kept.sum(axis=-1, keepdims=True)
+    return np.asarray(kept / kept.sum(axis=-1, keepdims=True))
 
 
 def sigmoid(x: Array, where: Array | None = None) -> Array:
@@ -121,23 +121,23 @@ def sigmoid(x: Array, where: Array | None = None) -> Array:
 
 def best_only(x: Array, where: Array | None = None) -> Array:
     kept = narrow.kept_scores(x, where)
-    return (np.arange(x.shape[-1]) == kept.argmax(axis=-1)[..., None]).astype(x.dtype)
+    return np.asarray((np.arange(x.shape[-1]) == kept.argmax(axis=-1)[..., None]).astype(x.dtype))
 
 
 def logarithms(x: Array, where: Array | None = None) -> Array:
     """The logarithms of the weights."""
     shifted = narrow.kept_scores(x, where) - narrow.row_maximum(narrow.kept_scores(x, where))
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 def cap(x: Array) -> Array:
     """Scores kept within ±50 by a hyperbolic tangent."""
-    return x.dtype.type(50) * np.tanh(x / x.dtype.type(50))
+    return np.asarray(x.dtype.type(50) * np.tanh(x / x.dtype.type(50)))
 
 
 def unit(x: Array) -> Array:
     """Rows of length 1."""
-    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True))
+    return np.asarray(x / np.sqrt((x * x).sum(axis=-1, keepdims=True)))
 
 
 # --- weights of more or fewer keys ------------------------------------------------------------
@@ -165,7 +165,7 @@ def tail_dropped(x: Array, where: Array | None = None, tile: int = 16) -> Array:
     return narrow.softmax(x, keep if where is None else where & keep)
 
 
-def _variant(**pieces: Function) -> Mistake:
+def _variant(**pieces: Any) -> Mistake:
     return Mistake(partial(narrow.softmax, **pieces), "poor")
 
 
@@ -253,4 +253,4 @@ MISTAKES: Final[Mapping[str, Mistake]] = {
 
 def _distance(x: Array) -> Array:
     n, keys = x.shape[-2:]
-    return np.abs(np.arange(n)[:, None] - np.arange(keys))
+    return np.asarray(np.abs(np.arange(n)[:, None] - np.arange(keys)))

@@ -25,7 +25,9 @@ def row_maximum(x: Array) -> Array:
 def rounded(x: Array, bits: int) -> Array:
     """x rounded to nearest, ties to even, at `bits` significand bits; the dtype stays."""
     fraction, exponent = np.frexp(x)
-    return np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits).astype(x.dtype, copy=False)
+    return np.asarray(
+        np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits).astype(x.dtype, copy=False)
+    )
 
 
 def through(x: Array, name: str) -> Array:
@@ -58,14 +60,14 @@ def running(x: Array, y: Array, bits: int) -> Array:
 def in_format(x: Array, y: Array, name: str) -> Array:
     """x @ y with both factors and the product in another format."""
     kind = dtype(name)
-    return (x.astype(kind) @ y.astype(kind)).astype(x.dtype)
+    return np.asarray((x.astype(kind) @ y.astype(kind)).astype(x.dtype))
 
 
 def pairs(x: Array, y: Array) -> Array:
     """Factors split into two bfloat16 parts, the product of the two lower parts left out."""
     high, top = brain(x), brain(y)
     low, rest = brain(x - high), brain(y - top)
-    return low @ top + high @ rest + high @ top
+    return np.asarray(low @ top + high @ rest + high @ top)
 
 
 def strassen(x: Array, y: Array) -> Array:
@@ -109,13 +111,13 @@ def polynomial(z: Array, degree: int) -> Array:
     p = np.polynomial.Chebyshev.interpolate(np.exp2, degree, domain=[-0.5, 0.5])
     halvings = np.maximum(z / np.log(2), -5000)
     whole = np.rint(halvings)
-    return np.ldexp(p(halvings - whole), whole.astype(int)).astype(z.dtype)
+    return np.asarray(np.ldexp(p(halvings - whole), whole.astype(int)).astype(z.dtype))
 
 
 def exponent_field(z: Array) -> Array:
     """Schraudolph's trick: the scaled argument is read as the bits of a float."""
     bits = np.maximum(z * (2**23 / np.log(2)) + (127 * 2**23 - 366393), 0)
-    return bits.astype(np.int32).view(np.float32).astype(z.dtype)
+    return np.asarray(bits.astype(np.int32).view(np.float32).astype(z.dtype))
 
 
 def compounding(z: Array) -> Array:
@@ -164,7 +166,7 @@ def by_blocks(x: Array, v: Array, block: int, fault: str) -> Array:
 
 
 def normalised(e: Array, epsilon: float = 0.0) -> Array:
-    return e / (e.sum(axis=-1, keepdims=True) + e.dtype.type(epsilon))
+    return np.asarray(e / (e.sum(axis=-1, keepdims=True) + e.dtype.type(epsilon)))
 
 
 def by_narrow_sum(e: Array) -> Array:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from qkvac.spec.wrong_formulas import Formula, Rewrite
+from qkvac.spec.rewriting import Rewrite
+from qkvac.spec.wrong_formulas import Formula
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 
@@ -153,8 +153,7 @@ class Roles:
         context, multiplied = "", None
         for equation in program.equations:
             for node in walk(equation.expression):
-                product = isinstance(node, Op) and node.name == "matmul"
-                if product and isinstance(node, Op) and node.args[0] == bound["A"]:
+                if _is_product(node, bound["A"]):
                     context, multiplied = equation.target.name, node.args[1]
         if multiplied is not None:
             bound["v"] = multiplied
@@ -179,9 +178,13 @@ class Roles:
         return _Quotation({**self.bound, **more}, self.axes).expression(node)
 
 
+def _is_product(node: Expr, left: Expr) -> TypeGuard[Op]:
+    """Whether a node is a matrix product with this left factor."""
+    return isinstance(node, Op) and node.name == "matmul" and node.args[0] == left
+
+
 def _softmax(expression: Expr) -> Op | None:
-    found = isinstance(expression, Op) and expression.name == "softmax"
-    return expression if found and isinstance(expression, Op) else None
+    return expression if isinstance(expression, Op) and expression.name == "softmax" else None
 
 
 def _scale(argument: Expr, scores: str) -> Expr | None:
@@ -297,10 +300,7 @@ def _context(words: str, equation: Equation, roles: Roles) -> Expr:
         return equation.expression
 
     def change(node: Expr) -> Expr | None:
-        product = isinstance(node, Op) and node.name == "matmul"
-        if product and isinstance(node, Op) and node.args[0] == roles.bound["A"]:
-            return roles.quote(words, Y=node)
-        return None
+        return roles.quote(words, Y=node) if _is_product(node, roles.bound["A"]) else None
 
     return _mapped(equation.expression, change)
 

@@ -36,7 +36,7 @@ def show_faults(name: str | None, form: str) -> None:
                 if fault.kind == kind:
                     click.echo(f"  {fault.name:<31} {fault.what}")
             click.echo()
-        counts = Counter(fault.kind for fault in chosen)
+        counts = Counter[str](fault.kind for fault in chosen)
         parts = ", ".join(f"{counts[kind]} {title.lower()}" for kind, title in TITLES.items())
         click.echo(f"{len(chosen)} faults: {parts}. `qkvac faults NAME` says more.")
 

@@ -105,10 +105,10 @@ def explain(samples: Sequence[Sample], checks: Sequence[str], patience: float) -
     first = next((name for name in FIRST if name in checks), None)
     if first in ("repeat", "state"):
         return f"the check {first!r} fails as well: {BROKEN[first]}"
-    found = diagnosis.diagnose(samples, patience)
+    found = diagnosis.diagnose(samples, 0.6 * patience)
     if found is not None:
         return str(found)
-    like = precision.resembling(samples, patience / 2)
+    like = precision.resembling(samples, 0.3 * patience)
     if like is not None:
         return f"it conforms to {like}: declare that, or compute more precisely"
     return invariants.narrowed(samples)

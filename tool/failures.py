@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -59,7 +60,7 @@ def _size(result: Result) -> int:
     """Entries of X and A, as far as the id of the case tells."""
     numbers = re.search(r"/(\d+)x(\d+)x\d+", result.cell.case)
     if numbers is None:
-        return 0
+        return sys.maxsize
     n, d = map(int, numbers.groups())
     return n * (n + d)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from qkvac.diagnosis import Sample
 from qkvac.spec.attention import Arithmetic
@@ -47,7 +47,7 @@ def models(declared: Arithmetic) -> Iterator[tuple[str, Arithmetic]]:
     for form in sorted(coarser, key=lambda f: (-f.precision, f.name != "tfloat32")):
         name = NAMES.get(form.name, form.name)
         for place, words in PLACES.items():
-            changes = {place: form.name}
+            changes: dict[str, Any] = {place: form.name}
             if place == "accumulation":
                 changes["operands"] = declared.operands
             if place == "elementwise":

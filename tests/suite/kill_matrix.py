@@ -34,6 +34,11 @@ FIRST: Final = (
     "lookup/33x20x7",
     "hot/33x20x7",
     "shift+1000/33x20x7",
+    "copies/16x16x16",
+    "layout-F/33x20x7",
+    "layout-strided/33x20x7",
+    "normal/1x20x7",
+    "empty/0x20x7",
 )
 """Cases that catch most faults, in the order in which they are looked at."""
 

@@ -20,6 +20,7 @@ from qkvac.spec.mistakes import MISTAKES
 from qkvac.spec.parsing import FUNCTIONS
 from qkvac.spec.rewriting import Rewrite, Roles, derived, operations, rewritten
 from qkvac.spec.syntax import SpecError
+from qkvac.tests.suite.bench import sizes_in
 
 ATTENTION = PROFILES["attention"].program()
 REWRITTEN = [fault for fault in FAULTS.values() if fault.rules]
@@ -165,7 +166,7 @@ def test_a_fault_is_computed_in_the_declared_shapes(fault: Fault) -> None:
         inputs, axes = sizes(name)
         if fault.fits(ATTENTION, axes):
             stored = {key: value.astype(fault.dtype) for key, value in inputs.items()}
-            results = fault.function(ATTENTION, lambda _, axes=axes: axes)(stored)
+            results = fault.function(ATTENTION, sizes_in(ATTENTION))(stored)
             contract = shapes.contract(ATTENTION, axes)
             assert all(value.shape == contract[key] for key, value in results.items())
             assert all(value.dtype == fault.dtype for value in results.values())

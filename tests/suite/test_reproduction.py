@@ -1,0 +1,91 @@
+"""A reproduction is run as it is printed, and shows what the failure says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from qkvac.api import check
+from qkvac.cells import Result
+from qkvac.diagnosis import Sample
+from qkvac.failures import blocks
+from qkvac.reproduction import MOST, snippet
+from qkvac.spec.attention import Arithmetic
+from qkvac.spec.cases import cases
+from qkvac.tests.suite.shelf import PORTS
+
+CASES = {case.id.partition("/")[2]: case for case in cases("attention")}
+
+
+def printed(block: str) -> str | None:
+    """The snippet of a failure's block, as somebody would copy it."""
+    _, found, lines = block.partition("or with NumPy alone:\n")
+    return textwrap.dedent(lines) if found else None
+
+
+def failures(port: str, *names: str) -> Iterator[tuple[Result, str]]:
+    report = check(
+        PORTS / f"{port}.py",
+        dtypes=["float32"],
+        cases=[f"attention/{name}" for name in names],
+        workers=1,
+    )
+    for failure in report.failures:
+        (block,), _ = blocks([failure])
+        yield failure, block
+
+
+@pytest.mark.parametrize("port", ["scaled_by_token_width", "queries_and_keys_swapped"])
+def test_what_is_printed_runs_and_shows_the_failure(port: str) -> None:
+    """In a bare interpreter, with NumPy alone."""
+    seen = set[str]()
+    for failure, block in failures(port, "normal/6x3x2"):
+        code = printed(block)
+        if code is None:
+            continue
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        words = done.stdout.split()
+        assert failure.worst is not None
+        value, returned = float(words[words.index("be") + 1]), float(words[-1])
+        assert returned == pytest.approx(float(failure.worst["value"]), rel=1e-15)
+        assert value == pytest.approx(float(failure.worst["certified"]), rel=1e-6)
+        assert abs(value - returned) > float(failure.worst["bound"])
+        seen.add(failure.cell.quantity)
+        assert len(code.splitlines()) <= 14
+    assert len(seen) >= 2
+
+
+def test_the_smallest_failing_case_is_explained() -> None:
+    report = check(
+        PORTS / "scaled_by_token_width.py",
+        dtypes=["float32"],
+        cases=["attention/normal/*"],
+        workers=1,
+    )
+    shown, _ = blocks(report.failures)
+    assert all("attention/normal/2x3x5" in block.splitlines()[0] for block in shown)
+
+
+def test_a_result_alone_is_reproduced_from_the_inputs() -> None:
+    case, model = CASES["normal/6x3x2"], Arithmetic.for_dtype("float32")
+    sample = Sample(case, "float32", model, {"C": np.zeros((6, 2), np.float32)}, ("C",))
+    worst = {"index": [1, 0], "bound": 1e-7}
+    assert snippet(sample, "C", worst) is None
+    code = snippet(sample, "C", worst, whole=True)
+    assert code is not None
+    assert "X @ Wv" in code
+
+
+def test_long_arrays_are_not_printed() -> None:
+    case, model = CASES["normal/577x24x10"], Arithmetic.for_dtype("float32")
+    outputs = {"Ω": np.zeros((577, 577), np.float32), "A": np.zeros((577, 577), np.float32)}
+    sample = Sample(case, "float32", model, outputs, ("A",))
+    assert snippet(sample, "A", {"index": [0, 0], "bound": 1e-7}) is None
+    assert MOST < 577
