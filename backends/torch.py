@@ -270,7 +270,7 @@ def separate_cache() -> str:
     from torch._inductor.runtime.runtime_utils import cache_dir
 
     capability = torch.backends.cpu.get_cpu_capability()
-    folder = cache_dir()
+    folder = str(cache_dir())
     if not folder.endswith(f"-{capability}"):
         folder = os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}-{capability}"
     return folder

@@ -265,7 +265,8 @@ def resolution(
 def spacing(value: np.ndarray, target: Format) -> np.ndarray:
     """The distance of neighbouring numbers of a format around `value`."""
     exponent = np.frexp(value)[1] - 1
-    return np.ldexp(1.0, np.maximum(exponent, target.emin) - target.precision + 1)
+    last = np.maximum(exponent, target.emin) - target.precision + 1
+    return np.asarray(np.ldexp(1.0, last))
 
 
 def format_of(array: np.ndarray) -> Format:

@@ -225,7 +225,7 @@ class IntervalAlgebra(Rearrangements):
 
     def shift(self, x: Interval, s: Scalar) -> Interval:
         factor, rest, error = rounded_scalar(s)
-        return self.add(x, Interval(np.float64(factor), np.float64(error + abs(rest) * 2)))
+        return self.add(x, Interval(np.asarray(factor), np.asarray(error + abs(rest) * 2)))
 
     def sum(self, x: Interval, axis: int) -> Interval:
         terms = x.shape[axis]

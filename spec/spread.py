@@ -241,6 +241,10 @@ class Precision:
     """The coarser format that is nearest; None where the errors fit what was declared."""
 
 
+RESEMBLANCE: Final = 2.0
+"""Errors that are more bits away from every format come from a wrong formula, not from rounding."""
+
+
 def effective_bits(errors: Array, sigma: Array, arithmetic: Arithmetic) -> Precision:
     """The precision that a quantity's errors suggest, given their declared deviation `sigma`.
 
@@ -262,5 +266,6 @@ def effective_bits(errors: Array, sigma: Array, arithmetic: Arithmetic) -> Preci
         if FORMATS[name].precision < declared
     }
     nearest = min(distances, key=distances.__getitem__, default=None)
-    fits = nearest is None or distances[nearest] >= abs(declared - bits)
-    return Precision(bits, None if fits else nearest)
+    if nearest is None or distances[nearest] >= min(abs(declared - bits), RESEMBLANCE):
+        return Precision(bits, None)
+    return Precision(bits, nearest)

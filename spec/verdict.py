@@ -8,7 +8,7 @@ clause M compare several answers with each other and live in the engine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -207,7 +207,7 @@ def _by_bits(question: Question, name: str, value: np.ndarray, certified: Enclos
         reason=f"{comparison.count} of {value.size} entries differ from the exact bits",
         worst=worst,
         ratio=np.inf,
-        ulp=_largest_ulp(certified, value, question),
+        ulp=_largest_ulp(certified, value),
         bitwise=True,
     )
 
@@ -226,50 +226,39 @@ def _by_bounds(
     decisive = min(tried, key=lambda c: float(np.sum(c.bound)))
     z, rms = _deviation(question, name, whole, excused)
     bits, resembles = _precision(question, name, whole, excused)
-    common = {
-        "ratio": max(comparison.ratio for comparison in tried),
-        "ulp": _largest_ulp(question.certified[name], value, question),
-        "z": z,
-        "rms": rms,
-        "bits": bits,
-        "resembles": resembles,
-        "reading": local.reading if local is not None else (),
-    }
-    if failed is not None:
-        return Verdict(
-            name,
-            "failed",
-            clause=failed.clause,
-            reason=_failure(failed, value),
-            worst=_worst(failed, value),
-            resolution=clauses.resolution(question, name, tried, excused).worst,
-            **common,
-        )
     resolution = clauses.resolution(question, name, tried, excused)
-    status, grade, reason = "passed", "conforming", None
+    verdict = Verdict(
+        name,
+        "passed",
+        grade="conforming",
+        worst=_worst(failed or decisive, value),
+        ratio=max(comparison.ratio for comparison in tried),
+        resolution=resolution.worst,
+        ulp=_largest_ulp(question.certified[name], value),
+        z=z,
+        rms=rms,
+        bits=bits,
+        resembles=resembles,
+        reading=local.reading if local is not None else (),
+    )
+    if failed is not None:
+        reason = _failure(failed, value)
+        return replace(verdict, status="failed", grade=None, clause=failed.clause, reason=reason)
     if name in question.case.exact and clauses.bits(question, name, value).holds:
         # Bits that nobody had to deliver say more than any bound.
-        grade = "exact"
-    elif resolution.vacuous > VACUOUS_SHARE:
-        status, grade = "indecisive", None
+        return replace(verdict, grade="exact", bitwise=True)
+    if resolution.vacuous > VACUOUS_SHARE:
         reason = f"the bound says nothing about {resolution.vacuous:.0%} of the entries"
-    elif any(comparison.blurred for comparison in tried):
-        status, grade = "indecisive", None
+        return replace(verdict, status="indecisive", grade=None, reason=reason)
+    if any(comparison.blurred for comparison in tried):
         reason = "the certified values are not sharp enough for the bound"
-    elif common["ulp"] <= 1.0:
-        grade = "faithful"
-    elif z is not None and rms is not None and (z > SUSPICIOUS_Z or rms > SUSPICIOUS_RMS):
-        grade, reason = "suspicious", f"z = {z:.1f}, rms = {rms:.1f} of the rounding model"
-    return Verdict(
-        name,
-        status,
-        grade=grade,
-        reason=reason,
-        worst=_worst(decisive, value),
-        resolution=resolution.worst,
-        bitwise=grade == "exact",
-        **common,
-    )
+        return replace(verdict, status="indecisive", grade=None, reason=reason)
+    if verdict.ulp <= 1.0:
+        return replace(verdict, grade="faithful")
+    if z is not None and rms is not None and (z > SUSPICIOUS_Z or rms > SUSPICIOUS_RMS):
+        reason = f"z = {z:.1f}, rms = {rms:.1f} of the rounding model"
+        return replace(verdict, grade="suspicious", reason=reason)
+    return verdict
 
 
 def _deviation(
@@ -293,7 +282,7 @@ def _precision(
     return estimate.bits, estimate.resembles
 
 
-def _largest_ulp(certified: Enclosure, value: np.ndarray, question: Question) -> float:
+def _largest_ulp(certified: Enclosure, value: np.ndarray) -> float:
     with np.errstate(invalid="ignore"):
         ulps = certified.error(value) / clauses.spacing(certified.hi, clauses.format_of(value))
     finite = ulps[np.isfinite(ulps)]
