@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qkvac.cells import Result
+from qkvac.cells import Result, Status
 from qkvac.engine import Engine
 from qkvac.environment import describe
 from qkvac.record import Recorder, RecordError
@@ -51,26 +52,32 @@ def execute(engine: Engine, record: Path | None = None, watch: Watch | None = No
     with engine:
         recorder = begin_record(engine, record) if record is not None else None
 
-        def take(result: Result) -> None:
-            results.append(result)
+        def write(result: Result) -> None:
             if recorder is not None and not trouble:
                 try:
                     recorder.write(result)
                 except RecordError as error:
                     trouble.append(str(error))
+
+        def take(result: Result) -> None:
+            results.append(result)
+            # What failed is diagnosed once all is known, and recorded then.
+            if result.status != Status.FAILED:
+                write(result)
             if watch is not None:
                 watch(result)
             if engine.options.fail_fast and failing(result):
                 raise _FirstFailureError
 
         try:
-            engine.run(take)
+            with suppress(_FirstFailureError):
+                engine.run(take)
+            results = engine.evidence.diagnosed(results)
         except KeyboardInterrupt:
             interrupted = True
-        except _FirstFailureError:
-            pass
-        if not interrupted:
-            results = engine.evidence.diagnosed(results)
+        for result in results:
+            if result.status == Status.FAILED:
+                write(result)
     report = summarise(engine, results, time.monotonic() - started)
     if recorder is not None:
         complete = len(results) == len(engine.cells) and not trouble

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -315,3 +317,13 @@ def test_misbehaviour_is_told_by_the_check_that_it_breaks() -> None:
 
 def test_a_conforming_port_has_nothing_to_explain() -> None:
     assert texts("correct_plain") == {}
+
+
+def test_the_record_holds_the_diagnosis(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    port = PORTS / "scaled_by_token_width.py"
+    check(port, dtypes=["float32"], cases=FEW, workers=1, record=path)
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    failed = [line for line in lines if line.get("status") == "failed"]
+    assert failed
+    assert all("the scale 1/√d instead of 1/√c" in line["diagnosis"] for line in failed)
