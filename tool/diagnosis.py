@@ -85,6 +85,11 @@ class Diagnosis:
     best: Explanation
     others: tuple[Explanation, ...] = ()
 
+    @property
+    def of_precision(self) -> bool:
+        """Whether poor arithmetic explains it, and no formula does."""
+        return all(fault.kind == "arithmetic" for fault in self.best.faults)
+
     def __str__(self) -> str:
         text = f"{self.quantity} equals the result with {self.best.what}"
         if self.others:

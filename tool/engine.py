@@ -52,7 +52,7 @@ class Engine:
         self.deviations = Deviations.load(self.options.deviations)
         self.starts = dict[str, int]()
         """Processes that were started, by subject id."""
-        self.evidence = Evidence()
+        self.evidence = Evidence(self.options)
         """Answers that a diagnosis is made from."""
         self.warnings = list[str]()
         """What went wrong without changing a result, one line each."""

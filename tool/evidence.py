@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from qkvac import diagnosis, invariants, precision
+from qkvac import diagnosis, fresh, invariants, precision, symmetries
 from qkvac.cells import Result, Status
 from qkvac.diagnosis import ENTRIES, Sample
 from qkvac.plan import Job
 from qkvac.reproduction import snippet
+from qkvac.roster import Entry
 from qkvac.runner import Answer
+from qkvac.selection import Options
+from qkvac.spec.case import Case
 
 FAILING: Final = 48
 PASSING: Final = 12
@@ -38,10 +42,17 @@ FIRST: Final = ("unchanged", "repeat", "state", "environment")
 """Checks that explain wrong values, too: values of such a port depend on more than inputs."""
 
 
+Ask = Callable[[Mapping[str, Case], float], Mapping[str, fresh.Outputs]]
+"""Makes further calls within some seconds: cases and answers by name."""
+
+
 @dataclass
 class Evidence:
     """Answers by subject, profile and dtype; filled from several threads."""
 
+    options: Options = field(default_factory=Options)
+    """How a subject is asked again."""
+    _entries: dict[str, Entry] = field(default_factory=dict)
     _samples: dict[tuple[str, str, str], list[Sample]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -60,6 +71,7 @@ class Evidence:
         model = job.entry.arithmetic(job.dtype)
         sample = Sample(job.case, job.dtype, model, outputs, failing)
         with self._lock:
+            self._entries[job.entry.subject.id] = job.entry
             kept = self._samples.setdefault((job.entry.subject.id, job.case.profile, job.dtype), [])
             alike = sum(bool(other.failing) == bool(failing) for other in kept)
             if alike < (FAILING if failing else PASSING):
@@ -70,11 +82,11 @@ class Evidence:
         deadline = time.monotonic() + SECONDS
         groups = dict[tuple[str, str, str], list[Result]]()
         for result in results:
-            if result.status == Status.FAILED:
-                cell = result.cell
-                groups.setdefault((cell.subject.id, cell.profile, cell.dtype), []).append(result)
+            cell = result.cell
+            groups.setdefault((cell.subject.id, cell.profile, cell.dtype), []).append(result)
         texts = dict[str, str]()
-        for key, failed in groups.items():
+        for key, group in groups.items():
+            failed = [result for result in group if result.status == Status.FAILED]
             names = {r.cell.quantity for r in failed}
             checks = [name for name in BROKEN if name in names]
             values = [r for r in failed if r.clause in VALUE_CLAUSES]
@@ -85,7 +97,9 @@ class Evidence:
                     texts[result.cell.id] = BROKEN[result.cell.quantity]
             samples = self._samples.get(key, [])
             if values and samples:
-                text = explain(samples, checks, max(deadline - time.monotonic(), 1.0))
+                ask = partial(fresh.answers, self._entries[key[0]], self.options, key[2])
+                patience = max(deadline - time.monotonic(), 1.0)
+                text = explain(samples, checks, patience, precision.stated(samples, group), ask)
                 texts |= dict.fromkeys((result.cell.id for result in values), text)
         return [self._completed(result, texts.get(result.cell.id)) for result in results]
 
@@ -100,25 +114,50 @@ class Evidence:
         return _with(result, text)
 
 
-def explain(samples: Sequence[Sample], checks: Sequence[str], patience: float) -> str:
-    """What is probably wrong with values, given the checks that failed beside them."""
+def explain(
+    samples: Sequence[Sample],
+    checks: Sequence[str],
+    patience: float,
+    stated: str | None = None,
+    ask: Ask | None = None,
+) -> str:
+    """What is probably wrong with values, given the checks that failed beside them.
+
+    `stated` is the effective precision in words, which is added where precision is the trouble.
+    """
+    deadline = time.monotonic() + patience
     first = next((name for name in FIRST if name in checks), None)
     if first in ("repeat", "state"):
         return f"the check {first!r} fails as well: {BROKEN[first]}"
     found = diagnosis.diagnose(samples, 0.6 * patience)
     if found is not None:
-        return str(found)
+        return _joined(str(found), stated if found.of_precision else None)
     like = precision.resembling(samples, 0.3 * patience)
     if like is not None:
-        return f"it conforms to {like}: declare that, or compute more precisely"
-    return invariants.narrowed(samples)
+        return _joined(f"it conforms to {like}: declare that, or compute more precisely", stated)
+    return invariants.narrowed(samples, _symmetries(samples, ask, deadline))
+
+
+def _symmetries(
+    samples: Sequence[Sample], ask: Ask | None, deadline: float
+) -> list[symmetries.Symmetry]:
+    sample = symmetries.suitable(samples)
+    patience = deadline - time.monotonic()
+    if sample is None or ask is None or patience <= 0:
+        return []
+    return symmetries.judged(sample, ask(symmetries.posed(sample), patience))
 
 
 def _with(result: Result, text: str | None) -> Result:
     if text is None:
         return result
-    # A precision that the errors of another formula seem to have means nothing.
+    # What the errors of one quantity in one case look like is said for all of them, or means
+    # nothing beside another explanation.
     known = (result.diagnosis or "").split("; ")
-    if not text.startswith("it conforms to"):
-        known = [part for part in known if not part.startswith("behaves like")]
-    return replace(result, diagnosis="; ".join(filter(None, [text, *known])))
+    return replace(
+        result, diagnosis=_joined(text, *(k for k in known if not k.startswith("behaves like")))
+    )
+
+
+def _joined(*texts: str | None) -> str:
+    return "; ".join(filter(None, texts))

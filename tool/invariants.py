@@ -9,6 +9,7 @@ import numpy as np
 
 from qkvac.diagnosis import Sample
 from qkvac.spec.formats import FORMATS
+from qkvac.symmetries import Symmetry
 
 Array = np.ndarray[Any, Any]
 Outputs = Mapping[str, Array]
@@ -65,14 +66,19 @@ ODDITIES: Final[Mapping[str, Callable[[Outputs, float], bool | None]]] = {
 """What a correct answer has only by chance."""
 
 
-def narrowed(samples: Sequence[Sample]) -> str:
-    """Invariants that hold and fail, and what the failing answers have in common, in words."""
+def narrowed(samples: Sequence[Sample], symmetries: Sequence[Symmetry] = ()) -> str:
+    """Invariants that hold and fail, and what the failing answers have in common, in words.
+
+    `symmetries` are those that further calls have told about.
+    """
     failing = [sample for sample in samples if sample.failing]
     held, broken, odd = list[str](), list[str](), list[str]()
     for name, test in INVARIANTS.items():
         found = [outcome for outcome in _each(test, failing) if outcome is not None]
         if found:
             (held if all(found) else broken).append(name)
+    for symmetry in symmetries:
+        (held if symmetry.holds else broken).append(str(symmetry))
     for name, test in ODDITIES.items():
         several = [s for s in failing if s.case.sizes.get("n", 2) > 1]
         found = [outcome for outcome in _each(test, several) if outcome is not None]

@@ -7,10 +7,12 @@ them: one whose rounding bounds all failing answers meet. The finest such model 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any, Final
 
+from qkvac.cells import Result
 from qkvac.diagnosis import Sample
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.formats import FORMATS
@@ -26,6 +28,8 @@ PLACES: Final = {
 }
 
 PATIENCE: Final = 5.0
+UNNOTICED: Final = 2
+"""Bits that may be lost without mention: an estimate is no better than that."""
 
 
 def resembling(samples: Sequence[Sample], patience: float = PATIENCE) -> str | None:
@@ -38,6 +42,32 @@ def resembling(samples: Sequence[Sample], patience: float = PATIENCE) -> str | N
         if all(time.monotonic() < deadline and _conforms(s, model) for s in failing):
             return words
     return None
+
+
+def stated(samples: Sequence[Sample], results: Iterable[Result]) -> str | None:
+    """The effective precision of every quantity that is less precise than declared, in words.
+
+    `results` are those of the samples' subject, profile and dtype; a quantity's precision is the
+    median over its cases, and the format that most of them resemble. None where nothing is lost.
+    """
+    bits = dict[str, list[float]]()
+    formats = dict[str, list[str]]()
+    for result in results:
+        if result.bits is not None:
+            bits.setdefault(result.cell.quantity, []).append(result.bits)
+            formats.setdefault(result.cell.quantity, []).append(result.resembles or "")
+    claimed = FORMATS[samples[0].arithmetic.storage].precision
+    groups = dict[str, dict[int, list[str]]]()
+    for quantity, found in formats.items():
+        usual, count = max(found, key=found.count), round(median(bits[quantity]))
+        if usual or count < claimed - UNNOTICED:
+            groups.setdefault(usual, {}).setdefault(count, []).append(quantity)
+    parts = []
+    for form in sorted(groups, key=lambda name: not name):
+        lost = [f"{count} of {claimed} bits in {', '.join(q)}" for count, q in groups[form].items()]
+        like = f"behaves like {NAMES.get(form, form)}" if form else "effective precision"
+        parts.append(f"{like}: {' and '.join(lost)}")
+    return "; ".join(parts) or None
 
 
 def models(declared: Arithmetic) -> Iterator[tuple[str, Arithmetic]]:

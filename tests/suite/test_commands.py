@@ -415,3 +415,15 @@ def is_program(pid: int) -> bool:
         return b"program.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+def test_a_program_without_a_match_is_called_again(tmp_path: Path) -> None:
+    text = """
+    each(lambda name, **given: answer(name, **{**given, "X": given["X"] + given["Wv"][0, 0]}))
+    """
+    words = words_of(program(tmp_path, text))
+    report = qkvac.check(words, dtypes=["float32"], cases=[SMALL, MAIN], workers=1)
+    failed = [result for result in report.results if result.status == "failed" and result.worst]
+    assert failed
+    for result in failed:
+        assert "permutation of the tokens permutes the results" in (result.diagnosis or "")

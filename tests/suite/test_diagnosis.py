@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac import evidence, invariants, precision
+from qkvac import diagnosis, evidence, invariants, precision, symmetries
 from qkvac.api import check
+from qkvac.cells import Cell, Result, Subject
 from qkvac.diagnosis import Diagnosis, Sample, diagnose
 from qkvac.spec import families
 from qkvac.spec.attention import PROFILES
@@ -22,6 +23,7 @@ from qkvac.spec.rewriting import rewritten
 from qkvac.spec.verdict import judge
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.bench import FORM, asked, fault_bench, sizes_in
+from qkvac.tests.suite.engine_ports import write
 from qkvac.tests.suite.kill_matrix import demonstrable, examined
 from qkvac.tests.suite.laboratory import inside, needs
 from qkvac.tests.suite.shelf import PORTS
@@ -69,12 +71,12 @@ def samples(
     return [*failing, *passing]
 
 
-def named(diagnosis: Diagnosis | None) -> list[set[str]]:
+def named(found: Diagnosis | None) -> list[set[str]]:
     """Names of the faults of each explanation, the best first."""
-    if diagnosis is None:
+    if found is None:
         return []
-    found = (diagnosis.best, *diagnosis.others)
-    return [{fault.name for fault in explanation.faults} for explanation in found]
+    explanations = (found.best, *found.others)
+    return [{fault.name for fault in explanation.faults} for explanation in explanations]
 
 
 REPRODUCIBLE = [fault for fault in demonstrable() if fault.rules]
@@ -205,7 +207,7 @@ def test_ports_in_another_framework_are_diagnosed() -> None:
 
 
 def _plain(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    return compute(ATTENTION, inputs, sizes_in(ATTENTION)(inputs), "float32")
+    return compute(ATTENTION, inputs, sizes_in(ATTENTION)(inputs), inputs["X"].dtype.name)
 
 
 def _changed(name: str, change: Callable[[Array], Array]) -> Function:
@@ -213,12 +215,13 @@ def _changed(name: str, change: Callable[[Array], Array]) -> Function:
 
     def function(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         found = _plain(inputs)
-        found[name] = change(found[name]).astype(np.float32)
+        dtype = inputs["X"].dtype
+        found[name] = change(found[name]).astype(dtype)
         targets = [equation.target.name for equation in ATTENTION.equations]
         for target in targets[max(targets.index(name), targets.index("V")) + 1 :]:
             part = ATTENTION.restricted(frozenset(found) - {target}, target)
             sizes = sizes_in(ATTENTION)(inputs)
-            found[target] = compute(part, {**inputs, **found}, sizes, "float32")[target]
+            found[target] = compute(part, {**inputs, **found}, sizes, dtype.name)[target]
         return found
 
     return function
@@ -262,6 +265,73 @@ def test_what_failing_cases_have_in_common_is_said() -> None:
     assert "only for a single token" in invariants.narrowed(samples(function, cases=cases))
 
 
+ORDER = "a permutation of the tokens permutes the results"
+SHIFT = "a common shift of a query's scores leaves A and C as they are"
+DOUBLE = "V and C double with Wv"
+SUM = "V and C are additive in Wv"
+
+BROKEN: dict[str, set[str]] = {
+    "weights to the fourth power": set(),
+    "queries rotated": set(),
+    "Q off by one part in 10³": set(),
+    "weights of odd keys lost": {ORDER},
+    "negative scores set to 0": {SHIFT},
+    "keys clipped to ±1": {SHIFT},
+    "scores squared": {SHIFT},
+    "a constant added to C": {DOUBLE, SUM},
+    "values rounded to quarters": {DOUBLE, SUM},
+    "a cubic of C": {DOUBLE, SUM},
+    "magnitudes of the values": {SUM},
+}
+"""The symmetries that faults outside the catalogue break."""
+
+
+def symmetric(
+    function: Function, dtype: str = "float32", reported: Sequence[str] = ()
+) -> dict[str, bool]:
+    """Whether each symmetry holds for a function; those without evidence are absent."""
+    sample = symmetries.suitable(samples(function, dtype, reported=reported))
+    assert sample is not None
+    answers = {}
+    for name, case in symmetries.posed(sample).items():
+        outputs = function(case.inputs(dtype))
+        answers[name] = {key: outputs[key] for key in reported or outputs}
+    return {found.what: found.holds for found in symmetries.judged(sample, answers)}
+
+
+FURTHER = {**OUTSIDE, "magnitudes of the values": _changed("V", np.abs)}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", BROKEN)
+def test_further_calls_tell_which_symmetries_a_fault_breaks(name: str, dtype: str) -> None:
+    found = symmetric(FURTHER[name], dtype)
+    assert found == {what: what not in BROKEN[name] for what in (ORDER, SHIFT, DOUBLE, SUM)}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["weights to the fourth power", "scores squared", "a cubic of C"])
+def test_in_narrow_formats_no_symmetry_is_said_to_fail_that_holds(name: str, dtype: str) -> None:
+    found = symmetric(FURTHER[name], dtype)
+    failing = {what for what, holds in found.items() if not holds}
+    assert failing <= BROKEN[name]
+    assert bool(failing) == bool(BROKEN[name])
+
+
+def test_the_result_alone_shows_symmetries() -> None:
+    found = symmetric(OUTSIDE["weights of odd keys lost"], reported=["C"])
+    assert found == {ORDER: False, SHIFT: True, DOUBLE: True, SUM: True}
+
+
+def test_nothing_is_said_of_answers_that_did_not_come_or_are_not_finite() -> None:
+    sample = symmetries.suitable(samples(OUTSIDE["scores squared"]))
+    assert sample is not None
+    assert symmetries.judged(sample, {}) == []
+    broken = {name: array * np.nan for name, array in sample.outputs.items()}
+    answers = dict.fromkeys(symmetries.posed(sample), broken)
+    assert symmetries.judged(sample, answers) == []
+
+
 def test_correct_ports_get_no_diagnosis() -> None:
     for variant in variants.correct()[::4]:
         assert diagnose(samples(variant.outputs, cases=variants.chosen()[:4])) is None
@@ -287,6 +357,25 @@ def test_poor_precision_is_told_by_the_model_that_it_conforms_to() -> None:
     assert precision.resembling(found) == "a softmax in float32"
 
 
+def _result(quantity: str, bits: float | None, resembles: str | None = None) -> Result:
+    cell = Cell(Subject("bench", "default", "cpu"), "float32", "attention/normal/6x3x2", quantity)
+    return Result(cell, "failed", bits=bits, resembles=resembles)
+
+
+def test_effective_precision_is_stated_by_quantity() -> None:
+    like = [_result(name, 11.2, "tfloat32") for name in "QKV"]
+    results = [*like, _result("Q", 10.8, "tfloat32"), _result("A", 8, "bfloat16"), _result("C", 24)]
+    found = samples(OUTSIDE["scores squared"])
+    words = precision.stated(found, results)
+    assert words == (
+        "behaves like TF32: 11 of 24 bits in Q, K, V; behaves like bfloat16: 8 of 24 bits in A"
+    )
+    lost = [_result("Ω", 16), _result("A", 15), _result("C", 23.1), _result("V", None)]
+    words = precision.stated(found, lost)
+    assert words == "effective precision: 16 of 24 bits in Ω and 15 of 24 bits in A"
+    assert precision.stated(found, [_result("C", 23)]) is None
+
+
 # --- in a run -----------------------------------------------------------------------------------
 
 FEW = ("attention/normal/6x3x2", "attention/normal/33x20x7", "attention/hot/33x20x7")
@@ -308,11 +397,88 @@ def test_a_run_ends_with_the_diagnosis_and_the_first_wrong_equation() -> None:
         assert "the first equation that goes wrong is A[n, n]" in text
 
 
+@pytest.mark.parametrize(
+    ("port", "dtype", "words"),
+    [
+        ("tensor_float_products", "float32", "rounded to TF32; behaves like TF32: "),
+        ("bfloat16_pairs", "float32", "effective precision: 18 of 24 bits in Q, K, V, "),
+        ("float32_softmax", "float64", "in float32; behaves like float32: "),
+    ],
+)
+def test_poor_arithmetic_is_diagnosed_with_the_effective_precision(
+    port: str, dtype: str, words: str
+) -> None:
+    for text in texts(port, dtype=dtype)["C"]:
+        assert words in text
+        assert f" of {24 if dtype == 'float32' else 53} bits in " in text
+
+
+def test_wrong_formulas_are_given_no_precision() -> None:
+    assert not any("bits in" in text for text in texts("scaled_by_token_width")["C"])
+
+
 def test_misbehaviour_is_told_by_the_check_that_it_breaks() -> None:
     found = texts("stale_cache")
     assert any("'state'" in text and "cache" in text for text in found["C"])
     assert found["state"] == {evidence.BROKEN["state"]}
     assert texts("weights_scaled_in_place")["unchanged"] == {evidence.BROKEN["unchanged"]}
+
+
+CLIPPED = """
+def attention(X, Wq, Wk, Wv):
+    {habit}
+    Q, K, V = X @ Wq, np.clip(X @ Wk, -1, 1), X @ Wv
+    S = Q @ K.T / np.sqrt(Q.shape[1]).astype(X.dtype)
+    E = np.exp(S - S.max(axis=1, keepdims=True))
+    A = E / E.sum(axis=1, keepdims=True)
+    return Q, K, V, A, A @ V
+"""
+
+
+def clipped(folder: Path, habit: str = "pass") -> str:
+    return write(folder, CLIPPED.format(habit=habit))
+
+
+def said(port: Any, **options: Any) -> set[str]:
+    report = check(port, dtypes=["float32"], cases=FEW, workers=1, **options)
+    return {r.diagnosis or "" for r in report.results if r.status == "failed" and r.worst}
+
+
+def test_a_port_without_a_match_is_called_again(tmp_path: Path) -> None:
+    for text in said(clipped(tmp_path)):
+        _, _, rest = text.partition("no fault of the catalogue")
+        holds, _, fails = rest.partition("; fails: ")
+        assert all(what in holds for what in (ORDER, DOUBLE, SUM))
+        assert SHIFT in fails
+
+
+@pytest.mark.parametrize(
+    "habit", ["os.abort()", "time.sleep(1000)", "raise ValueError", "return 1"]
+)
+def test_misbehaviour_in_further_calls_changes_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, habit: str
+) -> None:
+    monkeypatch.setattr(diagnosis, "diagnose", lambda samples, patience: None)
+    monkeypatch.setattr(precision, "resembling", lambda samples, patience: None)
+    monkeypatch.setattr(evidence, "SECONDS", 4.0)
+    usual = check(clipped(tmp_path), dtypes=["float32"], cases=FEW, workers=1)
+    port = clipped(tmp_path, f"if len(X) > 1 and np.all(X[:, -1] == 1): {habit}")
+    report = check(port, dtypes=["float32"], cases=FEW, workers=1)
+    assert [r.status for r in report.results] == [r.status for r in usual.results]
+    for text in {r.diagnosis or "" for r in report.results if r.worst and r.status == "failed"}:
+        assert all(what in text for what in (ORDER, DOUBLE, SUM))
+        assert SHIFT not in text
+
+
+def test_a_port_in_this_process_is_not_called_again() -> None:
+    def attention(X: Array, Wq: Array, Wk: Array, Wv: Array) -> Mapping[str, Array]:
+        return OUTSIDE["scores squared"]({"X": X, "Wq": Wq, "Wk": Wk, "Wv": Wv})
+
+    texts = said(attention)
+    assert texts
+    for text in texts:
+        assert "no fault of the catalogue" in text
+        assert ORDER not in text
 
 
 def test_a_conforming_port_has_nothing_to_explain() -> None:
