@@ -99,7 +99,11 @@ class Evidence:
             if values and samples:
                 ask = partial(fresh.answers, self._entries[key[0]], self.options, key[2])
                 patience = max(deadline - time.monotonic(), 1.0)
-                text = explain(samples, checks, patience, precision.stated(samples, group), ask)
+                stated = precision.stated(samples, group)
+                try:
+                    text = explain(samples, checks, patience, stated, ask)
+                except Exception as error:  # strange answers cost a diagnosis, not the results
+                    text = f"there is no diagnosis: {type(error).__name__}: {error}"
                 texts |= dict.fromkeys((result.cell.id for result in values), text)
         return [self._completed(result, texts.get(result.cell.id)) for result in results]
 
@@ -134,7 +138,7 @@ def explain(
         return _joined(str(found), stated if found.of_precision else None)
     like = precision.resembling(samples, 0.3 * patience)
     if like is not None:
-        return _joined(f"it conforms to {like}: declare that, or compute more precisely", stated)
+        return _joined(f"its errors are as large as those of {like}", stated)
     return invariants.narrowed(samples, _symmetries(samples, ask, deadline))
 
 

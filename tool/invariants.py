@@ -8,7 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac.diagnosis import Sample
+from qkvac.spec.attention import PROFILES
 from qkvac.spec.formats import FORMATS
+from qkvac.spec.shapes import contract
 from qkvac.symmetries import Symmetry
 
 Array = np.ndarray[Any, Any]
@@ -98,7 +100,12 @@ def _each(
 ) -> list[bool | None]:
     results = []
     for sample in samples:
-        wide = {name: array.astype(np.float64) for name, array in sample.outputs.items()}
+        shapes = contract(PROFILES[sample.case.profile].program(), dict(sample.case.sizes))
+        wide = {
+            name: array.astype(np.float64)
+            for name, array in sample.outputs.items()
+            if array.shape == shapes.get(name)
+        }
         with np.errstate(all="ignore"):
             results.append(test(wide, FORMATS[sample.arithmetic.storage].unit))
     return results

@@ -256,6 +256,15 @@ def test_without_a_match_invariants_narrow_it_down() -> None:
     assert "holds: all results are finite, rows of A sum to 1" in words
 
 
+def test_results_of_a_wrong_shape_tell_nothing_about_invariants() -> None:
+    def function(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        return {**_plain(inputs), "V": inputs["X"], "A": inputs["X"][0]}
+
+    words = invariants.narrowed(samples(function))
+    assert "holds: all results are finite" in words
+    assert "rows of A" not in words
+
+
 def test_what_failing_cases_have_in_common_is_said() -> None:
     def function(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         found = _plain(inputs)
@@ -468,6 +477,16 @@ def test_misbehaviour_in_further_calls_changes_nothing_else(
     for text in {r.diagnosis or "" for r in report.results if r.worst and r.status == "failed"}:
         assert all(what in text for what in (ORDER, DOUBLE, SUM))
         assert SHIFT not in text
+
+
+def test_a_diagnosis_that_goes_wrong_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(samples: Sequence[Sample], patience: float) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(diagnosis, "diagnose", broken)
+    for text in texts("scaled_by_token_width")["C"]:
+        assert text.startswith("there is no diagnosis: ZeroDivisionError: a fault of ours")
+        assert "the first equation that goes wrong is A[n, n]" in text
 
 
 def test_a_port_in_this_process_is_not_called_again() -> None:
