@@ -249,6 +249,8 @@ def _by_bounds(
         return replace(verdict, grade="exact", bitwise=True)
     if resolution.vacuous > VACUOUS_SHARE:
         reason = f"the bound says nothing about {resolution.vacuous:.0%} of the entries"
+        if excused.any():
+            reason = f"{np.mean(excused):.0%} of the entries are not finite, after an overflow"
         return replace(verdict, status="indecisive", grade=None, reason=reason)
     if any(comparison.blurred for comparison in tried):
         reason = "the certified values are not sharp enough for the bound"
@@ -268,7 +270,7 @@ def _deviation(
     if not question.case.generic or excused.any():
         return None, None
     sigma = question.sigma[name]
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         deviation = np.where(whole.error == 0, 0.0, whole.error / sigma)
     return float(np.max(deviation)), float(np.sqrt(np.mean(deviation**2)))
 

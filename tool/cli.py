@@ -36,7 +36,13 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
             default="default",
             help="full: more lengths, and all cases in compiled modes.",
         ),
-        click.option("--seeds", default=0, metavar="N", help="N more draws of random cases."),
+        click.option(
+            "--seeds",
+            type=click.IntRange(0, 1000),
+            default=0,
+            metavar="N",
+            help="N more draws of random cases.",
+        ),
         click.option("--strict", is_flag=True, help="Suspicious results fail."),
         click.option("--record", type=output, metavar="FILE", help="Write a record (JSON Lines)."),
         click.option(
@@ -135,7 +141,13 @@ def check(port: str, **given: Any) -> int:
 @click.option("--dtype", "dtypes", help="Default: every dtype.", multiple=True)
 @click.option("--case", "cases", metavar="GLOB", help="Only cases like this.", multiple=True)
 @click.option("--tier", type=click.Choice(["default", "full"]), default="default")
-@click.option("--seeds", default=0, metavar="N", help="N more draws of random cases.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(0, 1000),
+    default=0,
+    metavar="N",
+    help="N more draws of random cases.",
+)
 @click.option("--with-expected", is_flag=True, help="Also write certified values and bounds.")
 def export(folder: Path, with_expected: bool, **given: Any) -> None:
     """Write the cases as files to DIR, for a port in any language, on any machine.

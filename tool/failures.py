@@ -26,9 +26,11 @@ def explain(result: Result, others: Sequence[Result] = ()) -> str:
         lines.append(f"alike in {cases}{more}")
     lines += _tail(result.detail) if result.status != Status.FAILED else []
     lines.append(f"again: {command(result)}")
+    text = [head, *(f"    {line}" for line in lines if line)]
     if result.status == Status.FAILED and result.detail:
-        lines += ["or with NumPy alone:", *(f"    {line}" for line in result.detail.splitlines())]
-    return "\n".join([head, *(f"    {line}" for line in lines if line)])
+        # At the left margin, so that it can be pasted.
+        text += ["    or with NumPy alone:", "", *result.detail.splitlines()]
+    return "\n".join(text)
 
 
 def groups(failures: Iterable[Result]) -> list[list[Result]]:
@@ -85,6 +87,8 @@ def command(result: Result) -> str:
     base, _, draw = cell.case.rpartition("/s")
     if base and draw.isdecimal() and subject.form != FOLDER:
         words += ["--seeds", draw]
+    if result.grade == "suspicious":
+        words.append("--strict")
     if subject.device != "cpu":
         words += ["--device", subject.device]
     text = shlex.join(words)

@@ -14,6 +14,8 @@ from qkvac.failures import explain
 from qkvac.identity import Identity, identities
 from qkvac.roster import Roster
 from qkvac.selection import Selection
+from qkvac.spec.attention import Arithmetic
+from qkvac.spec.formats import FORMATS
 
 __all__ = ["Report", "explain"]
 
@@ -76,6 +78,11 @@ class Report:
         return tuple(key for key, decisive in offered.items() if not decisive)
 
     @property
+    def stopped(self) -> int:
+        """Planned cells that have no result, because the run was interrupted."""
+        return max(self.planned - len(self.results), 0)
+
+    @property
     def exit_status(self) -> int:
         if self.failures:
             return FAILED
@@ -101,12 +108,16 @@ class Report:
     def sentence(self) -> str:
         """The verdict in one sentence."""
         bad = list(dict.fromkeys(result.cell.subject.id for result in self.failures))
+        if bad and all(r.status == Status.UNEXPECTED_PASS for r in self.failures):
+            return f"UNEXPECTED: a known deviation of {_listed(bad)} is gone; remove its entry."
         if bad:
             quantities = list(dict.fromkeys(r.cell.quantity for r in self.failures))
             return (
                 f"NOT IDENTICAL: {_listed(bad)} {'deviates' if len(bad) == 1 else 'deviate'} "
                 f"from the spec in {_listed(quantities)}."
             )
+        if self.stopped:
+            return f"UNFINISHED: nothing failed yet, but {self.stopped} cells were not run."
         if self.exit_status == INDECISIVE:
             where = [f"{subject} in {dtype}" for subject, _, dtype in self.undecided]
             return f"NOTHING PROVED: no decisive result for {_listed(where) or 'anything'}."
@@ -117,9 +128,26 @@ class Report:
         dtypes = list(dict.fromkeys(r.cell.dtype for r in self.results if r.decisive))
         known = self.counts[Status.KNOWN_DEVIATION]
         but = f", {known} known deviations aside" if known else ""
+        unclear = sum(1 for r in self.results if r.last and r.status == Status.INDECISIVE)
+        if unclear:
+            but += f"; {unclear} results are too coarse to tell"
+        if self._coarser():
+            but += "; it was judged by the coarser arithmetic that it declares"
         return (
             f"IDENTICAL: {_listed(ran)} {'computes' if len(ran) == 1 else 'compute'} the same "
             f"attention as the spec in {_listed(dtypes)}{but}."
+        )
+
+    def _coarser(self) -> bool:
+        """Whether a subject that passed declares coarser formats than its dtype has by default."""
+        passed = {(r.cell.subject, r.cell.dtype) for r in self.results if r.decisive}
+        return any(
+            FORMATS[getattr(entry.arithmetic(dtype), field)].precision
+            < FORMATS[getattr(Arithmetic.for_dtype(dtype), field)].precision
+            for entry in self.roster.entries
+            for dtype in entry.dtypes
+            if (entry.subject, dtype) in passed
+            for field in ("storage", "operands", "accumulation", "elementwise", "scores")
         )
 
     def to_json(self) -> dict[str, Any]:

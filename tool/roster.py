@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qkvac.cells import COMMAND, FILES, LOADED, Subject
 from qkvac.commands import is_command
@@ -127,6 +127,10 @@ class Roster:
         return cls(entries, tuple(table["notes"]))
 
 
+LOADING: Final = 180.0
+"""Seconds for a framework to load; a port has four timeouts, like the first call of a mode."""
+
+
 def worker(entry: Entry, options: Options) -> Worker:
     """The handle of a subject's process, which is not started yet."""
     return _worker(entry.target, options)
@@ -140,7 +144,10 @@ def memory_limit(device: str, options: Options) -> int | None:
 
 def _worker(target: Target, options: Options) -> Worker:
     limit = memory_limit(target.device, options)
-    return Worker(target, threads=options.threads, memory=limit, timeout=options.timeout)
+    load = LOADING if target.port is None else min(LOADING, 4 * options.timeout)
+    return Worker(
+        target, threads=options.threads, memory=limit, timeout=options.timeout, load_timeout=load
+    )
 
 
 def survey(

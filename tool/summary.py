@@ -169,7 +169,9 @@ def _models(report: Report) -> list[str]:
     models = dict.fromkeys(_model(entry.arithmetic(dtype), dtype) for dtype in dtypes)
     lines = [f"judged as declared: {'; '.join(models)}"] if models else []
     quantities = [result for result in report.results if not result.cell.is_check]
-    if all(r.last or r.status in NOT_RUN for r in quantities) and any(r.last for r in quantities):
+    if any(r.decisive and r.last for r in quantities) and all(
+        r.last or r.status in NOT_RUN for r in quantities
+    ):
         lines.append(
             "nothing before the result is returned, so errors smaller than its bound stay unseen; "
             "returning Q, K, V and A makes the test sharper"
@@ -209,7 +211,7 @@ def _left_out(report: Report) -> list[str]:
             if result.status == Status.NOT_REPORTED:
                 reason = result.cell.quantity
             elif result.status == Status.INDECISIVE:
-                reason = "the bounds are too wide to tell"
+                reason = _unclear(result)
             reasons[result.status, reason, subject] += 1
     merged = dict[tuple[str, str], list[str]]()
     for (status, reason, subject), _ in reasons.items():
@@ -224,18 +226,33 @@ def _left_out(report: Report) -> list[str]:
             f"left out in this tier: {count} cases of {', '.join(report.left_out)}, "
             "which compile for every shape; --tier full runs them"
         )
+    doubtful = [r.cell for r in report.results if r.grade == "suspicious"]
+    if doubtful and not report.strict:
+        lines.append(
+            f"suspicious: {len(doubtful)} cells, first {doubtful[0].case} "
+            f"{doubtful[0].quantity}: larger errors than rounding explains; --strict fails them"
+        )
     for known in report.not_exercised:
         lines.append(f"not exercised: {known.source} ({known.backend}: {known.reason})")
     return lines
 
 
+def _unclear(result: Result) -> str:
+    """Why a result proves nothing, in words that many cells share."""
+    if "not finite" in (result.reason or ""):
+        return "not finite where a declared format may overflow"
+    return "the bounds are too wide to tell"
+
+
 def _counted(report: Report) -> str:
     counts = report.counts
-    text = f"{counts[Status.PASSED]} of {report.required} cells passed"
+    passed = sum(
+        1 for r in report.results if r.status == Status.PASSED and not report.is_failure(r)
+    )
+    text = f"{passed} of {report.required} cells passed"
     others = [f"{counts[status]} {status}" for status in Status.ALL[1:] if counts[status]]
-    stopped = report.planned - len(report.results)
-    if stopped > 0:
-        others.append(f"{stopped} not run")
+    if report.stopped:
+        others.append(f"{report.stopped} not run")
     return f"{text}{' (' if others else ''}{', '.join(others)}{')' if others else ''}, " + (
         f"{report.seconds:.1f} s."
     )

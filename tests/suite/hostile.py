@@ -104,20 +104,20 @@ HOSTILE: Mapping[str, tuple[str, str, str, int]] = {
     "closes-everything": ("os.closerange(0, 256)", "crash", r"own pipe was closed", 2),
     "replaces-pipes": (
         "null = os.open('/dev/null', os.O_RDWR)\n"
-        "for fd in range(3, 20):\n    if fd != null: os.dup2(null, fd)",
+        "for fd in range(3, 200):\n    if fd != null: os.dup2(null, fd)",
         "crash",
         r"own pipe was closed",
         2,
     ),
     "writes-to-pipes": (
-        "for fd in range(3, 20):\n    try: os.write(fd, b'quack' * 9)\n    except OSError: pass",
+        "for fd in range(3, 200):\n    try: os.write(fd, b'quack' * 9)\n    except OSError: pass",
         "crash",
         r"wrote to the worker's own pipe",
         2,
     ),
     "forges-an-answer": (
         "from qkvac.protocol import Message, frames\n"
-        "for fd in range(3, 20):\n"
+        "for fd in range(3, 200):\n"
         "    try: os.write(fd, b''.join(frames(Message({'ok': True, 'id': 2}))))\n"
         "    except OSError: pass",
         "crash",

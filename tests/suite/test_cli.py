@@ -69,6 +69,18 @@ def test_a_wrong_port_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "NOT IDENTICAL: my_port@cpu deviates from the spec in C." in out
 
 
+def test_a_pass_by_coarser_arithmetic_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("check", write(tmp_path), "--case", SMALL, "--dtype", "float32")
+    told = "judged by the coarser arithmetic that it declares"
+    assert told not in " ".join(command(capsys, *words)[1].split())
+    declared = ("--declare", "arithmetic.accumulation=bfloat16")
+    status, out, _ = command(capsys, *words, *declared)
+    assert status == 0
+    assert told in " ".join(out.split())
+
+
 def test_nothing_decisive_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = """
     QKVAC = {"supports": ["empty"]}
@@ -211,7 +223,7 @@ def test_a_damaged_cache_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixt
         (("run", "--timeout", "0"), "more than 0"),
         (("run", "-n", "-1"), "at least 0"),
         (("run", "--threads", "0"), "at least 1"),
-        (("run", "--seeds", "-1"), "additional draws"),
+        (("run", "--seeds", "-1"), "0<=x<=1000"),
         (("run", "--dtpye", "float32"), "--dtype"),
         (("run", "--known-deviations", "nowhere.toml"), "nowhere.toml"),
         (("check",), "PORT"),
