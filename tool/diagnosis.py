@@ -308,6 +308,8 @@ class _Answer:
                 return None
             if name in self.sample.failing and (name in changed or not self._local(name)):
                 old = self.compare(self.program, name, _is_poor(candidate))
+                if name not in changed and old is not None and old.within:
+                    continue  # it is right about operands that are wrong
                 left = new.left(old) if old is not None else 0.0
                 worst = worst if left is None else max(worst or 0.0, left)
         return worst if worst is not None and worst <= LEFT else None

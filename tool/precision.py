@@ -27,6 +27,8 @@ PLACES: Final = {
     "everything": "{} inside",
 }
 
+FLUSHED: Final = "arithmetic that flushes subnormals to 0 (`flushes = true` declares it)"
+
 PATIENCE: Final = 5.0
 UNNOTICED: Final = 2
 """Bits that may be lost without mention: an estimate is no better than that."""
@@ -72,6 +74,8 @@ def stated(samples: Sequence[Sample], results: Iterable[Result]) -> str | None:
 
 def models(declared: Arithmetic) -> Iterator[tuple[str, Arithmetic]]:
     """Poorer models than the declared one, the finest format first."""
+    if not declared.flushes:
+        yield FLUSHED, replace(declared, flushes=True)
     precision = FORMATS[declared.storage].precision
     coarser = [f for f in FORMATS.values() if f.precision < precision]
     for form in sorted(coarser, key=lambda f: (-f.precision, f.name != "tfloat32")):

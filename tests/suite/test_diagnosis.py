@@ -103,6 +103,17 @@ def test_the_result_alone_is_enough(name: str) -> None:
     assert {name} in named(diagnose(found))
 
 
+@pytest.mark.parametrize("name", ["query-key-swapped", "query-value-swapped", "key-value-swapped"])
+def test_swapped_weights_are_recognised_without_scores(name: str) -> None:
+    """A is right about a Q and a K that are wrong; that must not count against the fault."""
+    found = samples(
+        fault_bench(FAULTS[name]).function,
+        reported=["Q", "K", "V", "A", "C"],
+        fits=lambda case: FAULTS[name].fits(ATTENTION, case.sizes),
+    )
+    assert {name} in named(diagnose(found))
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
     [
@@ -364,6 +375,15 @@ def test_poor_precision_is_told_by_the_model_that_it_conforms_to() -> None:
     found = samples(function, "float64", cases=cases)
     assert diagnose(found, patience=3.0) is None
     assert precision.resembling(found) == "a softmax in float32"
+
+
+def test_flushed_subnormals_are_told_from_poor_precision() -> None:
+    def function(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        found = compute(ATTENTION, inputs, sizes_in(ATTENTION)(inputs), "float32")
+        return {name: np.where(np.abs(x) < 2.0**-126, 0, x) for name, x in found.items()}
+
+    found = samples(function, cases=[c for c in examined() if c.family == "hotter"])
+    assert precision.resembling(found) == precision.FLUSHED
 
 
 def _result(quantity: str, bits: float | None, resembles: str | None = None) -> Result:
