@@ -94,4 +94,4 @@ def assert_conforms(port: object, **options: Any) -> None:
     """
     report = check(port, **options)
     if not report.passed:
-        raise AssertionError(str(report))
+        raise AssertionError(f"{report.sentence}\n\n{report}")

@@ -104,10 +104,18 @@ def _precision(job: Job, verdict: Mapping[str, Any]) -> str | None:
 
 
 def _first_wrong(job: Job, verdicts: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The first equation that goes wrong, with what it is wrong in."""
+    """The first equation that goes wrong; None if what goes before it was not reported."""
     program = PROFILES[job.case.profile].program()
+    absent = (Status.NOT_REPORTED, Status.MISSING)
+    reported = {name for name, verdict in verdicts.items() if verdict["status"] not in absent}
+    inputs = {tensor.name for tensor in program.inputs}
     for equation in program.equations:
-        verdict = verdicts.get(equation.target.name)
-        if verdict is not None and verdict["status"] == Status.FAILED:
+        name = equation.target.name
+        if name not in verdicts or verdicts[name]["status"] != Status.FAILED:
+            continue
+        part = program.restricted(frozenset(reported - {name}), name)
+        starts = {tensor.name for tensor in part.inputs}
+        if len(part.equations) == 1 or not starts <= inputs:
             return f"the first equation that goes wrong is {equation.text}"
+        return None
     return None
