@@ -1,7 +1,8 @@
 """Precision: which poorer arithmetic a port's answers would conform to, if it were declared.
 
 Where no fault of the catalogue reproduces the bits, a wider arithmetic model may still explain
-them: one whose rounding bounds all failing answers meet. The finest such model is the diagnosis.
+them: one whose rounding bounds all failing answers meet. The finest such model is named as what
+the errors are as large as; it is no advice to declare it.
 """
 
 from __future__ import annotations
