@@ -115,6 +115,9 @@ class FolderRunner:
                 return _everywhere(job, Outcome("error", reason))
         return answer_from(job, lambda id: outcome_of(self._outputs, job.case, id, job.dtype))
 
+    def interrupt(self) -> None:
+        return None
+
     def close(self) -> None:
         return None
 
@@ -159,6 +162,12 @@ class CommandRunner:
         if isinstance(found, Outcome):
             return _everywhere(job, found)
         return answer_from(job, lambda id: outcome_of(found, job.case, id, job.dtype))
+
+    def interrupt(self) -> None:
+        """Kills the program if it runs, and refuses to start it again; from any thread."""
+        self._closed = True
+        if (run := self._run) is not None:
+            run.kill()
 
     def close(self) -> None:
         """Ends the program if it runs, and deletes its files."""
@@ -210,6 +219,8 @@ class CommandRunner:
             if self.starts == 1:
                 raise
             return Ending("error", str(error)), outputs
+        if self._closed:
+            self._run.kill()
         progress = partial(_count, places)
         return self._run.finish(progress, self._timeout), outputs
 

@@ -198,7 +198,10 @@ class _Run:
             self._stopped.set()
             with self._lock:
                 for runner in self._runners:
-                    runner.close()
+                    runner.interrupt()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
 
     def run_here(self, report: Report) -> None:
         """The same for a loaded port, which is called by the thread that asks."""

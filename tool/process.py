@@ -162,6 +162,7 @@ class Worker:
         self._greeting: Greeting | None = None
         self._owner = os.getpid()
         self._last_output = ""
+        self._interrupted = False
         _live.add(self)
 
     def __enter__(self) -> Worker:
@@ -178,7 +179,8 @@ class Worker:
     @property
     def output(self) -> str:
         """The last text that was printed since the latest request began."""
-        return self._child.output if self._child is not None else self._last_output
+        child = self._child
+        return child.output if child is not None else self._last_output
 
     def hello(self) -> Greeting:
         """Starts the process if there is none, and loads the target.
@@ -186,8 +188,9 @@ class Worker:
         Raises PortError or BackendError where the target cannot be loaded, WorkerCrash or
         WorkerTimeout where its process dies or hangs while it loads.
         """
-        if self._child is not None and self._greeting is not None:
-            return self._greeting
+        greeted = self._greeting
+        if greeted is not None and self._child is not None:
+            return greeted
         self.close()
         started = time.monotonic()
         try:
@@ -195,6 +198,10 @@ class Worker:
         except OSError as error:
             raise WorkerCrash(f"the worker's process cannot be started: {error}") from error
         self.starts += 1
+        # Looked at after the process is known, as `interrupt` looks at the process last.
+        if self._interrupted:
+            self.close()
+            raise WorkerCrash("the run was ended")
         asked = (
             {"port": self.target.port}
             if self.target.port is not None
@@ -207,11 +214,12 @@ class Worker:
                 raise PortError(_line(header["reason"]))
             raise _backend_error(header)
         try:
-            self._greeting = greeting(header, time.monotonic() - started)
+            found = greeting(header, time.monotonic() - started)
         except (KeyError, TypeError, ValueError) as error:
             self.close()
             raise WorkerCrash(f"the greeting is malformed: {_line(repr(error))}") from None
-        return self._greeting
+        self._greeting = found
+        return found
 
     def call(
         self,
@@ -277,10 +285,11 @@ class Worker:
         self, header: Mapping[str, Any], arrays: Arrays, timeout: float | None = None
     ) -> Message:
         """Sends one request to the running process; raises WorkerTimeout or WorkerCrash."""
-        if self._child is None:
+        child = self._child
+        if child is None:
             raise WorkerCrash("no process is running")
         try:
-            reply = self._child.exchange(Message(header, arrays), timeout or self._timeout)
+            reply = child.exchange(Message(header, arrays), timeout or self._timeout)
         except BaseException:
             self._forget()
             raise
@@ -293,15 +302,22 @@ class Worker:
 
     def close(self) -> None:
         """Ends the process and its descendants; the next call starts another one."""
-        if self._child is not None and os.getpid() == self._owner:
-            self._child.quit()
+        child = self._child
+        if child is not None and os.getpid() == self._owner:
+            child.quit()
         self._forget()
 
+    def interrupt(self) -> None:
+        """Kills the process, from any thread; a call that waits for it returns, later ones fail."""
+        self._interrupted = True
+        if (child := self._child) is not None:
+            child.kill()
+
     def _forget(self) -> None:
-        if self._child is not None and os.getpid() == self._owner:
-            self._child.end()
-            self._last_output = self._child.output
-        self._child = self._greeting = None
+        child, self._child, self._greeting = self._child, None, None
+        if child is not None and os.getpid() == self._owner:
+            child.end()
+            self._last_output = child.output
 
     def _outcome(self, reply: Message) -> Outcome:
         header = reply.header

@@ -19,6 +19,9 @@ PATIENCE: Final = 3
 """Cases in a row that may crash, hang or exhaust the memory before the rest are skipped."""
 
 
+ENDED: Final = Outcome("skipped", "the run was ended")
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a subject made of a job: the call's outcome, and what its checks found."""
@@ -49,6 +52,8 @@ class Runner:
         """Never raises for what the subject does."""
         if job.status:
             return Answer(Outcome(job.status, job.reason))
+        if self._closed:
+            return Answer(ENDED)
         if self._refusal is None:
             self._refusal = self._obstacle()
         if self._refusal is not None:
@@ -69,8 +74,13 @@ class Runner:
         visit = Visit(job.entry, job.dtype, job.case, inputs, outcome, ask, record)
         return Answer(outcome, {name: checks.CHECKS[name].run(visit) for name in job.checks})
 
+    def interrupt(self) -> None:
+        """Ends what is being asked and refuses the rest; from any thread."""
+        self._closed = True
+        self.process.interrupt()
+
     def close(self) -> None:
-        """Ends the process for good; from any thread, since a call that waits then returns."""
+        """Ends the process for good."""
         self._closed = True
         self.process.close()
 
@@ -91,7 +101,7 @@ class Runner:
         self, job: Job, inputs: Mapping[str, np.ndarray[Any, Any]], repeat: int = 1
     ) -> Outcome:
         if self._closed:
-            return Outcome("skipped", "the run was ended")
+            return ENDED
         shape = (job.case.profile, job.dtype, *(array.shape for array in inputs.values()))
         fresh = job.entry.compiled and shape not in self._compiled
         self._compiled.add(shape)

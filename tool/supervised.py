@@ -75,6 +75,13 @@ class Supervised:
         close(self._text)
         return self._popen.returncode
 
+    def kill(self) -> None:
+        """Kills the process from any thread; the one that waits for it sees that it ended.
+
+        Files stay open, since another thread may be waiting on them.
+        """
+        self._popen.kill()
+
     def _read_text(self) -> bool | None:
         """Takes one chunk of printed text; False at its end, None where there is none now."""
         try:
