@@ -9,8 +9,11 @@ from typing import Any, Final, Literal
 from numpy.typing import NDArray
 
 from qkvac.spec import draws, families
+from qkvac.spec.attention import PROFILES
+from qkvac.spec.equations import Program
 from qkvac.spec.families import Frame, Inputs
 from qkvac.spec.formats import DTYPES, FORMATS
+from qkvac.spec.scalar import Scalar
 
 Recipe = Callable[[Frame], Inputs]
 Tier = Literal["default", "full"]
@@ -39,13 +42,44 @@ class Case:
     layouts: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Memory layout of inputs that are not plain C-contiguous arrays; the caller applies it."""
     attributes: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Keyword arguments of the function."""
+    """Keyword arguments of the function that are no arrays: causal, scale, heads."""
+    variant: str = field(default="", compare=False)
+    """Which text of the profile it is about; "" is the first."""
+    batch: tuple[int, ...] = field(default=(), compare=False)
+    """Leading axes of the inputs that carry any."""
+    masked: bool = field(default=False, compare=False)
+    """Whether there is an input `mask`."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """What a port must support, beyond two-dimensional, non-empty, contiguous inputs."""
-        words = {"layouts": bool(self.layouts), "empty": 0 in self.sizes.values()}
+        """What a port must support, beyond two-dimensional, non-empty, contiguous inputs.
+
+        The profiles with heads have leading axes anyway.
+        """
+        axes = self.sizes
+        words = {
+            "layouts": bool(self.layouts),
+            "empty": 0 in (*axes.values(), *self.batch),
+            "batches": bool(self.batch) and self.profile not in WITH_HEADS,
+            "grouped_heads": axes.get("g") != axes.get("h") and "g" in axes,
+            "masks": self.masked,
+            "scale": "scale" in self.attributes,
+            "cross_length": axes.get("L") != axes.get("S"),
+            "value_width": "v" in axes and axes["v"] != axes["d"],
+        }
         return frozenset(word for word, needed in words.items() if needed)
+
+    @property
+    def program(self) -> Program:
+        """The equations that it is about."""
+        return PROFILES[self.profile].program(self.variant or None)
+
+    @property
+    def bindings(self) -> Mapping[str, int | Scalar]:
+        """The numbers that the names in the equations stand for: axis sizes, and the scale."""
+        if "scale" not in self.attributes:
+            return self.sizes
+        return {**self.sizes, "scale": Scalar.of(self.attributes["scale"])}
 
     @property
     def random(self) -> bool:
@@ -61,13 +95,18 @@ class Case:
         return replace(self, id=f"{self.id}/s{draw}", seed=f"{self.seed}/s{draw}")
 
     def inputs(self, dtype: str, draw: int = 0) -> dict[str, NDArray[Any]]:
-        """C-contiguous, writeable arrays of the dtype; raises ValueError for one it is not for."""
+        """C-contiguous, writeable arrays, keyed by the names in the equations.
+
+        Real ones are of the dtype, boolean masks and indices of their own; an optional input that
+        is absent is left out. Raises ValueError for a dtype that the case is not for.
+        """
         if dtype not in self.dtypes:
             raise ValueError(f"{self.id} is for {', '.join(self.dtypes)}, not for {dtype}")
-        seed = self.drawn(draw).seed
-        frame = Frame(seed, FORMATS[dtype], *(self.sizes[axis] for axis in ("n", "d", "c")))
+        frame = Frame(self.drawn(draw).seed, FORMATS[dtype], self.sizes, self.batch)
         return {name: draws.stored(value, dtype) for name, value in self.recipe(frame).items()}
 
+
+WITH_HEADS: Final = ("scaled_dot_product_attention", "multi_head_attention")
 
 WIDE: Final = ("float64", "float32")
 TALL: Final = ("float64", "float32", "bfloat16")

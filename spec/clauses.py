@@ -37,6 +37,7 @@ class Certify(Protocol):
         wanted: Collection[str] | None = None,
         bound: Mapping[str, np.ndarray] | None = None,
         exact: Collection[str] = (),
+        conventions: Mapping[str, str] | None = None,
     ) -> dict[str, Enclosure]: ...
 
 
@@ -102,7 +103,12 @@ def contract(question: Question, name: str, value: np.ndarray) -> str | None:
     if wrong is not None:
         return wrong
     plain = widened(value)
-    broken = np.argwhere(~np.isfinite(plain))
+    undefined = question.undefined[name]
+    defined = np.argwhere(undefined & ~np.isnan(plain))
+    if len(defined):
+        index = tuple(int(i) for i in defined[0])
+        return f"{name}{list(index)} is {plain[index]}, declared NaN for a query without keys"
+    broken = np.argwhere(~np.isfinite(plain) & ~undefined)
     if len(broken) and name not in question.may_overflow:
         index = tuple(int(i) for i in broken[0])
         certified = question.certified[name].hi[index]
@@ -170,7 +176,10 @@ def _locally(
     model = question.arithmetic
     wider = FORMATS[model.storage].precision < FORMATS[model.accumulation].precision
     inherited = dict.fromkeys(given, 2 if wider else 1)
-    limits = rounding.bounds(program, operands, question.sizes, model, inherited=inherited)
+    conventions = question.conventions
+    limits = rounding.bounds(
+        program, operands, question.sizes, model, inherited=inherited, conventions=conventions
+    )
     certified = question.certify(
         program,
         operands,
@@ -178,6 +187,7 @@ def _locally(
         question.dtype,
         wanted=(name,),
         bound={name: limits[name]},
+        conventions=conventions,
     )
     return _compare("L", certified[name], limits[name], value, excused, given)
 
@@ -251,14 +261,19 @@ def resolution(
     holding = [comparison for comparison in tried if comparison.holds] or list(tried)
     smallest = np.min([comparison.bound for comparison in holding], axis=0)
     unknown = np.all([comparison.excused for comparison in holding], axis=0) | excused
-    scale = float(np.max(np.abs(question.certified[name].hi), initial=0.0))
+    scale = float(np.nanmax(np.abs(question.certified[name].hi), initial=0.0))
     if scale == 0.0:
         scale = float(
-            np.max(rounding.magnitude(question.program, question.inputs, question.sizes)[name])
+            np.nanmax(
+                rounding.magnitude(
+                    question.program, question.inputs, question.sizes, question.conventions
+                )[name]
+            )
         )
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(smallest == 0, 0.0, smallest / scale)
     relative = np.where(unknown | np.isnan(relative), np.inf, relative)
+    relative = relative[~question.undefined[name]]
     return Resolution(float(np.max(relative)), float(np.mean(relative >= 1.0)))
 
 

@@ -95,8 +95,13 @@ def full_mantissa(seed: str, shape: Shape, name: str, low: int = 0, high: int = 
     return result
 
 
-def stored(values: Floats, name: str) -> NDArray[Any]:
-    """`values` in the dtype `name`; raises ValueError where that would round."""
+def stored(values: NDArray[Any], name: str) -> NDArray[Any]:
+    """`values` in the dtype `name`; raises ValueError where that would round.
+
+    Booleans and whole numbers (masks and indices) keep their dtype.
+    """
+    if values.dtype.kind in "bi":
+        return np.ascontiguousarray(values)
     array: NDArray[Any] = np.ascontiguousarray(values.astype(dtype(name)))
     if not np.array_equal(array.astype(np.float64), values):
         raise ValueError(f"values of a case are not representable in {name}")

@@ -92,12 +92,13 @@ def exact(
     inputs: Mapping[str, NDArray[Any]],
     sizes: Mapping[str, Any],
     arithmetic: Arithmetic,
+    conventions: Mapping[str, str] | None = None,
 ) -> dict[str, Exactness]:
     """What the arithmetic model must make exact, for every quantity of the program.
 
     `inputs` are arrays of the tested dtype, masks boolean, indices whole numbers.
     """
-    algebra = Exactly(arithmetic)
+    algebra = Exactly(arithmetic, conventions)
     env = {
         tensor.name: algebra.constant(np.asarray(inputs[tensor.name], dtype=np.float64))
         if tensor.kind == "real"

@@ -34,9 +34,21 @@ class Frame:
 
     seed: str
     form: Format
-    n: int
-    d: int
-    c: int
+    sizes: Mapping[str, int]
+    """By the names of the axes in the equations."""
+    batch: tuple[int, ...] = ()
+
+    @property
+    def n(self) -> int:
+        return self.sizes["n"]
+
+    @property
+    def d(self) -> int:
+        return self.sizes["d"]
+
+    @property
+    def c(self) -> int:
+        return self.sizes["c"]
 
     @property
     def half(self) -> bool:

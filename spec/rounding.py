@@ -91,8 +91,10 @@ class OpenSum:
 class Rounding(Rearrangements):
     """The algebra of open sums under one arithmetic model; reported bounds gather in `bounds`."""
 
-    def __init__(self, arithmetic: Arithmetic) -> None:
-        super().__init__()
+    def __init__(
+        self, arithmetic: Arithmetic, conventions: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(conventions)
         a = self.arithmetic = arithmetic
         formats = [FORMATS[f] for f in (a.storage, a.accumulation, a.elementwise, a.scores)]
         used = [*formats, FORMATS[a.operands]] if a.u_o else formats
@@ -304,9 +306,17 @@ class Rounding(Rearrangements):
         return self._reduced(x, add, int(repeats))
 
     def softmax(self, x: OpenSum, axis: int, where: np.ndarray | None) -> OpenSum:
-        a = self.arithmetic
+        a, scores = self.arithmetic, x.value
         error = np.broadcast_to(self.held(x, self.u_held), x.shape)
-        value, error, weights = softmax_error(a, x.value, error, axis, where, self.doubt)
+        empty = None
+        if where is not None and self.empty_row != "zeros":
+            empty = ~np.broadcast_to(where, x.shape).any(axis, keepdims=True)
+            # Equal weights come from equal scores; of NaN there is no bound.
+            scores, error = (np.where(empty, 0.0, array) for array in (scores, error))
+            where = where | empty
+        value, error, weights = softmax_error(a, scores, error, axis, where, self.doubt)
+        if empty is not None and self.empty_row == "NaN":
+            value, error = (np.where(empty, np.nan, array) for array in (value, error))
         last = weights if axis == -1 else None
         return OpenSum(value, value + error, error, grain=a.u_e, weights=last)
 
@@ -330,23 +340,27 @@ def bounds(
     arithmetic: Arithmetic,
     *,
     inherited: Mapping[str, int] | None = None,
+    conventions: Mapping[str, str] | None = None,
 ) -> dict[str, Array]:
     """Componentwise bound of |computed − true| for every equation's target, as float64.
 
     `inherited[name]` is the number of storage roundings by which the operand `name` may be off:
     none for true inputs, one or two for intermediates that a backend reported. So the same
     function serves the bound of a whole program and of a single equation on reported operands.
-    Non-finite operands give infinite bounds.
+    Non-finite operands give infinite bounds. `conventions` as in `Rearrangements`.
     """
-    return _evaluated(program, inputs, sizes, arithmetic, inherited or {}).bounds
+    return _evaluated(program, inputs, sizes, arithmetic, inherited or {}, conventions).bounds
 
 
 def magnitude(
-    program: Program, inputs: Mapping[str, Any], sizes: Mapping[str, Any]
+    program: Program,
+    inputs: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    conventions: Mapping[str, str] | None = None,
 ) -> dict[str, Array]:
     """Σ|term| of every equation's target: the scale of a sum that is 0 by cancellation."""
     exact = Arithmetic.for_dtype("float64")
-    return _evaluated(program, inputs, sizes, exact, {}).magnitudes
+    return _evaluated(program, inputs, sizes, exact, {}, conventions).magnitudes
 
 
 def _evaluated(
@@ -355,8 +369,9 @@ def _evaluated(
     sizes: Mapping[str, Any],
     arithmetic: Arithmetic,
     inherited: Mapping[str, int],
+    conventions: Mapping[str, str] | None,
 ) -> Rounding:
-    algebra = Rounding(arithmetic)
+    algebra = Rounding(arithmetic, conventions)
     with np.errstate(all="ignore"):
         values = {
             tensor.name: algebra.operand(inputs[tensor.name], inherited.get(tensor.name, 0))

@@ -206,11 +206,13 @@ def check(
     sizes: Mapping[str, Any] | None = None,
     batch: tuple[Any, ...] = (),
     algebra: Shapes | None = None,
+    given: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, Shape]:
     """The shape of every tensor, having shown that each equation yields what it declares.
 
     Without `sizes` the axes stay symbolic. `batch` are leading axes (names or sizes) that the
     real inputs with at least 2 declared axes carry, as a batch of X would; others broadcast.
+    `given` are the shapes that inputs really have, where `batch` does not say it.
     An `algebra` of one's own may know more operations. Raises ShapeError naming the equation.
     """
     algebra = algebra or Shapes()
@@ -225,6 +227,8 @@ def check(
         tensor.name: Shape((*(lead if _carries_batch(tensor) else ()), *declared[tensor.name]))
         for tensor in program.inputs
     }
+    for name, shape in (given or {}).items():
+        inputs[name] = Shape(tuple(map(Axis.size, shape)))
     try:
         results: dict[str, Shape] = equations.evaluate(program, algebra, inputs, bound, fold=fold)
     except ShapeError as error:
@@ -278,10 +282,13 @@ def bind(program: Program, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, i
 
 
 def contract(
-    program: Program, sizes: Mapping[str, Any], batch: tuple[int, ...] = ()
+    program: Program,
+    sizes: Mapping[str, Any],
+    batch: tuple[int, ...] = (),
+    given: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, tuple[int, ...]]:
-    """The concrete shape that every tensor must have."""
-    checked = check(program, sizes, batch)
+    """The concrete shape that every tensor must have; `batch` and `given` as in `check`."""
+    checked = check(program, sizes, batch, given=given)
     return {name: tuple(int(axis) for axis in shape.axes) for name, shape in checked.items()}
 
 

@@ -72,8 +72,10 @@ class Noise:
 class Spread(Rearrangements):
     """The algebra of independent roundings; deviations of reported values gather in `sigma`."""
 
-    def __init__(self, arithmetic: Arithmetic) -> None:
-        super().__init__()
+    def __init__(
+        self, arithmetic: Arithmetic, conventions: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(conventions)
         self.arithmetic = arithmetic
         self.u_held = max(FORMATS[arithmetic.scores].unit, arithmetic.u_e)
         self.u_scale = max(arithmetic.u_s, self.u_held)
@@ -131,6 +133,10 @@ class Spread(Rearrangements):
         a = self.arithmetic
         x = self.held(x, self.u_held)
         keep = np.broadcast_to(True if where is None else where, x.shape)
+        empty = ~keep.any(axis, keepdims=True)
+        if self.empty_row == "mean":
+            x = Noise(np.where(empty, 0.0, x.value), np.where(empty, 0.0, x.sigma), x.grain)
+            keep = keep | empty
         scores = np.where(keep, x.value, -np.inf)
         top = scores.max(axis, keepdims=True, initial=-np.inf)
         depth = np.where(keep, scores - np.where(np.isfinite(top), top, 0.0), 0.0)
@@ -149,6 +155,8 @@ class Spread(Rearrangements):
         # σ_t²(1 − A)² + Σ over the other keys.
         variance = np.maximum(exponent**2 * (1 - 2 * value) + row, 0.0)
         sigma = np.where(keep, value * np.sqrt(variance) + a.floor, 0.0)
+        if self.empty_row == "NaN":
+            value = np.where(empty, np.nan, value)
         carried = (weights, np.sqrt(common)) if axis == -1 else None
         return Noise(value, sigma, a.u_e, carried)
 
@@ -204,9 +212,10 @@ def spread(
     inputs: Mapping[str, Any],
     sizes: Mapping[str, Any],
     arithmetic: Arithmetic,
+    conventions: Mapping[str, str] | None = None,
 ) -> dict[str, Array]:
     """Standard deviation of computed − true for every equation's target, as float64."""
-    algebra = Spread(arithmetic)
+    algebra = Spread(arithmetic, conventions)
     values = {
         tensor.name: algebra.constant(inputs[tensor.name])
         if tensor.kind == "real"

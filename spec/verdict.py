@@ -8,7 +8,7 @@ clause M compare several answers with each other and live in the engine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -81,6 +81,8 @@ class Question:
     arithmetic: Arithmetic
     draw: int = 0
     certify: Certify = enclosure.certify
+    conventions: Mapping[str, str] = field(default_factory=dict)
+    """Declared choices that differ from the spec's own; layouts of what is given play no part."""
 
     @cached_property
     def profile(self) -> Profile:
@@ -88,7 +90,7 @@ class Question:
 
     @cached_property
     def program(self) -> Program:
-        return self.profile.program()
+        return self.case.program
 
     @cached_property
     def inputs(self) -> Mapping[str, np.ndarray]:
@@ -96,17 +98,20 @@ class Question:
 
     @property
     def sizes(self) -> Mapping[str, Any]:
-        return self.case.sizes
+        return self.case.bindings
 
     @cached_property
     def contract(self) -> Mapping[str, tuple[int, ...]]:
         """The shape that each tensor must have."""
-        return shapes.contract(self.program, dict(self.sizes))
+        given = {name: array.shape for name, array in self.inputs.items()}
+        return shapes.contract(self.program, dict(self.sizes), given=given)
 
     @cached_property
     def bounds(self) -> Mapping[str, np.ndarray]:
         """Clause B: the propagated rounding bound of every quantity."""
-        return rounding.bounds(self.program, dict(self.inputs), self.sizes, self.arithmetic)
+        return rounding.bounds(
+            self.program, self.inputs, self.sizes, self.arithmetic, conventions=self.conventions
+        )
 
     @cached_property
     def certified(self) -> Mapping[str, Enclosure]:
@@ -117,15 +122,29 @@ class Question:
             self.dtype,
             bound=self.bounds,
             exact=self.case.exact,
+            conventions=self.conventions,
         )
 
     @cached_property
     def exactness(self) -> Mapping[str, exactness.Exactness]:
-        return exactness.exact(self.program, dict(self.inputs), self.sizes, self.arithmetic)
+        return exactness.exact(
+            self.program, dict(self.inputs), self.sizes, self.arithmetic, self.conventions
+        )
 
     @cached_property
     def sigma(self) -> Mapping[str, np.ndarray]:
-        return spread.spread(self.program, dict(self.inputs), self.sizes, self.arithmetic)
+        return spread.spread(
+            self.program, self.inputs, self.sizes, self.arithmetic, self.conventions
+        )
+
+    @cached_property
+    def undefined(self) -> Mapping[str, np.ndarray]:
+        """Entries that are NaN, as the declared convention for rows without keys has it."""
+        nothing = self.conventions.get("empty_row") != "NaN"
+        return {
+            name: np.zeros(value.hi.shape, bool) if nothing else np.isnan(value.hi)
+            for name, value in self.certified.items()
+        }
 
     @cached_property
     def may_overflow(self) -> frozenset[str]:
@@ -134,7 +153,8 @@ class Question:
         for equation in self.program.equations:
             name = equation.target.name
             reach = np.abs(self.certified[name].hi) + self.bounds[name]
-            beyond = np.any(~(reach <= self.format_of(name).largest))
+            within = (reach <= self.format_of(name).largest) | self.undefined[name]
+            beyond = not np.all(within)
             if beyond or any(operand in loose for operand in equation.operands):
                 loose.add(name)
         return frozenset(loose)
@@ -173,7 +193,9 @@ def _usable(question: Question, name: str, array: np.ndarray) -> bool:
     """Whether later equations can be re-evaluated on this array."""
     if array.shape != question.contract[name] or array.dtype.kind not in "fV":
         return False
-    return name in question.may_overflow or bool(np.all(np.isfinite(widened(array))))
+    if name in question.may_overflow:
+        return True
+    return bool(np.all(np.isfinite(widened(array)) | question.undefined[name]))
 
 
 def _judge_one(
@@ -190,6 +212,8 @@ def _judge_one(
         return Verdict(name, "passed", grade="exact", bitwise=True, empty=True)
     certified = question.certified[name]
     excused = ~np.isfinite(widened(value))
+    if question.undefined[name].all():
+        return Verdict(name, "passed", grade="exact", bitwise=True)
     if question.asks_bits(name) and not excused.any():
         return _by_bits(question, name, value, certified)
     return _by_bounds(question, name, value, reported, excused)

@@ -133,6 +133,7 @@ class CommandRunner:
         self._timeout = options.timeout
         self._environment = surroundings(subject.mode, subject.device, options.threads)
         self._memory = memory_limit(subject.device, options)
+        self._conventions = entry.declaration.conventions
         self._folder = tempfile.TemporaryDirectory(prefix="qkvac-", ignore_cleanup_errors=True)
         self._jobs = list[Job]()
         self._asked = set[str]()
@@ -209,7 +210,7 @@ class CommandRunner:
         self.starts += 1
         inputs.mkdir(parents=True)
         outputs.mkdir()
-        asked = [vector for job in jobs for vector in vectors(job)]
+        asked = [vector for job in jobs for vector in vectors(job, self._conventions)]
         write(inputs, asked)
         places = [outputs / vector.file for vector in asked]
         words = [*self._words, str(inputs), str(outputs)]

@@ -67,9 +67,11 @@ class Certifier:
         wanted: Collection[str] | None = None,
         bound: Mapping[str, Array] | None = None,
         exact: Collection[str] = (),
+        conventions: Mapping[str, str] | None = None,
     ) -> Certified:
+        chosen = dict(conventions or {})
         names = f"{','.join(wanted or ())} {','.join(sorted(exact))}"
-        key = _key(program, inputs, sizes, dtype, names)
+        key = _key(program, inputs, sizes, dtype, f"{names} {sorted(chosen.items())}")
         limits = _digest(bound or {})
         on_disk = self._folder is not None and wanted is None and dtype in KEPT
         for look in (self._remembered, self._stored if on_disk else _nothing):
@@ -79,7 +81,11 @@ class Certifier:
                     self._remember(key, known)
                 return known[1]
         values = self._certify(
-            program, inputs, sizes, dtype, wanted=wanted, bound=bound, exact=exact
+            *(program, inputs, sizes, dtype),
+            wanted=wanted,
+            bound=bound,
+            exact=exact,
+            conventions=chosen,
         )
         self.computed += 1
         self._remember(key, (limits, values))

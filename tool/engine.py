@@ -27,6 +27,7 @@ from qkvac.results import compose
 from qkvac.roster import Entry, Kept, Roster, survey
 from qkvac.runner import Answer, Runner
 from qkvac.selection import Options, Selection
+from qkvac.spec.presentation import of_values
 
 Report = Callable[[Result], None]
 AnyRunner = Runner | CommandRunner | FolderRunner
@@ -166,7 +167,8 @@ def _task(job: Job, answer: Answer) -> Task | None:
     if answer.outcome.status != "ok":
         return None
     arithmetic = job.entry.arithmetic(job.dtype)
-    return Task(job.case.id, job.dtype, arithmetic, answer.outcome.outputs)
+    conventions = of_values(job.entry.declaration.conventions)
+    return Task(job.case.id, job.dtype, arithmetic, answer.outcome.outputs, conventions)
 
 
 class _Run:

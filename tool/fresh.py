@@ -47,7 +47,7 @@ def answers(
         runner.expect(jobs.values())
     else:
         runner = Runner(entry, options)
-    limit = threading.Timer(patience, runner.close)
+    limit = threading.Timer(patience, runner.interrupt)
     limit.daemon = True
     limit.start()
     found = dict[str, Outputs]()

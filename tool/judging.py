@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from math import prod
 from pathlib import Path
 from threading import BoundedSemaphore
 from types import TracebackType
@@ -46,6 +47,8 @@ class Task:
     dtype: str
     arithmetic: Arithmetic
     outputs: Mapping[str, Array] = field(hash=False)
+    conventions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Declared choices that change results."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,15 @@ class Judge:
     def _question(self, task: Task) -> Question:
         case = find_case(task.case)
         # Cases that differ in layout alone put the same question.
-        inputs = (case.profile, case.recipe, case.seed, *case.sizes.values())
-        key = (*inputs, case.exact, case.generic, task.dtype, task.arithmetic)
+        inputs = (case.profile, case.variant, case.recipe, case.seed, case.batch)
+        numbers = tuple((*case.sizes.items(), *case.attributes.items()))
+        model = (task.dtype, task.arithmetic, tuple(sorted(task.conventions.items())))
+        key = (*inputs, numbers, case.exact, case.generic, *model)
         if key not in self._questions:
             self._questions[key] = Question(
-                case, task.dtype, task.arithmetic, certify=self._certify
+                *(case, task.dtype, task.arithmetic),
+                certify=self._certify,
+                conventions=task.conventions,
             )
         self._questions.move_to_end(key)
         while sum(map(_weight, self._questions.values())) > QUESTIONS and len(self._questions) > 1:
@@ -103,8 +110,7 @@ class Judge:
 
 
 def _weight(question: Question) -> int:
-    sizes = question.case.sizes
-    return int(sizes["n"]) * (2 * int(sizes["n"]) + 4 * int(sizes["c"]))
+    return sum(map(prod, question.contract.values()))
 
 
 class JudgeProcess:
@@ -136,7 +142,10 @@ class JudgeProcess:
         return read(cast(BinaryIO, self._process.stdout)).header
 
     def judge(self, task: Task) -> Judged:
-        header = {"case": task.case, "dtype": task.dtype, "arithmetic": asdict(task.arithmetic)}
+        header = {
+            **{"case": task.case, "dtype": task.dtype, "arithmetic": asdict(task.arithmetic)},
+            "conventions": dict(task.conventions),
+        }
         try:
             reply = self._ask(Message(header, task.outputs))
         except (OSError, EOFError, ProtocolError) as error:
@@ -220,7 +229,8 @@ def main() -> None:
             write(replies, Message({"modules": names}))
             continue
         arithmetic = Arithmetic(**header["arithmetic"])
-        judged = own.judge(Task(header["case"], header["dtype"], arithmetic, request.arrays))
+        case, dtype, conventions = header["case"], header["dtype"], header["conventions"]
+        judged = own.judge(Task(case, dtype, arithmetic, request.arrays, conventions))
         write(replies, Message(_plain(asdict(judged))))
 
 

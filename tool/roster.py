@@ -31,6 +31,7 @@ from qkvac.registry import Backend, accelerators, backend, backends, names
 from qkvac.selection import Options, Selection
 from qkvac.spec.attention import PROFILES, Arithmetic
 from qkvac.spec.cases import Case
+from qkvac.spec.presentation import presented
 from qkvac.usage import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -324,9 +325,8 @@ def _float64(
         for case in selection.chosen(profile) if profile in PROFILES else ():
             if "float64" not in case.dtypes or entry.lacks(case):
                 continue
-            outcome = process.call(
-                profile, case.inputs("float64"), dtype="float64", attributes=case.attributes
-            )
+            inputs = presented(profile, case.inputs("float64"), entry.declaration.conventions)
+            outcome = process.call(profile, inputs, dtype="float64", attributes=case.attributes)
             if outcome.status in ("error", "unsupported"):
                 return {"float64": f"float64 in, {outcome.reason}"}
             last = outcome.outputs.get(PROFILES[profile].last)

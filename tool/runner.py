@@ -14,6 +14,7 @@ from qkvac.plan import Job
 from qkvac.process import BackendError, Outcome, PortError, Worker, WorkerError
 from qkvac.roster import Entry, worker
 from qkvac.selection import COMPILE_ALLOWANCE, Options
+from qkvac.spec.presentation import presented
 
 PATIENCE: Final = 3
 """Cases in a row that may crash, hang or exhaust the memory before the rest are skipped."""
@@ -69,7 +70,9 @@ class Runner:
             return self._call(job, changed)
 
         def record() -> Mapping[str, Any] | None:
-            return self.process.budget(job.case.profile, inputs, attributes=job.case.attributes)
+            conventions = self._entry.declaration.conventions
+            given = presented(job.case.profile, inputs, conventions)
+            return self.process.budget(job.case.profile, given, attributes=job.case.attributes)
 
         visit = Visit(job.entry, job.dtype, job.case, inputs, outcome, ask, record)
         return Answer(outcome, {name: checks.CHECKS[name].run(visit) for name in job.checks})
@@ -107,7 +110,7 @@ class Runner:
         self._compiled.add(shape)
         return self.process.call(
             job.case.profile,
-            inputs,
+            presented(job.case.profile, inputs, self._entry.declaration.conventions),
             dtype=job.dtype,
             attributes=job.case.attributes,
             layouts=job.case.layouts,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from qkvac.selection import find_case
 from qkvac.spec.attention import PROFILES, SPEC_VERSION, Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.clauses import Certify
+from qkvac.spec.presentation import presented
 from qkvac.spec.shapes import contract
 from qkvac.spec.verdict import Question
 from qkvac.tensors import Array, TensorFileError
@@ -34,6 +36,7 @@ EXPECTED: Final = "expected"
 FORMAT: Final = 1
 """Version of the manifest's form."""
 MANIFEST_LIMIT: Final = 64 << 20
+_EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 WIDEST: Final = 8
 """Bytes of an entry of the widest dtype that a port may return."""
 
@@ -99,20 +102,28 @@ def related(id: str, check: str, number: int) -> str:
     return f"{id}/{check}-{number}"
 
 
-def vectors(job: Job) -> Iterator[Vector]:
-    """All calls of a job: the case, then what its checks ask besides."""
-    inputs = job.case.inputs(job.dtype)
-    yield Vector(job.case.id, job.case, job.dtype, inputs)
+def vectors(job: Job, conventions: Mapping[str, str] = _EMPTY) -> Iterator[Vector]:
+    """All calls of a job: the case, then what its checks ask besides.
+
+    Inputs are stored as the spec has them, or as a port that declares `conventions` takes them.
+    """
+    case, dtype = job.case, job.dtype
+    inputs = case.inputs(dtype)
+
+    def vector(id: str, given: Mapping[str, Array]) -> Vector:
+        return Vector(id, case, dtype, presented(case.profile, given, conventions))
+
+    yield vector(case.id, inputs)
     for check in job.checks:
         for number, changed in enumerate(relations.further(check, inputs), 1):
-            yield Vector(related(job.case.id, check, number), job.case, job.dtype, changed)
+            yield vector(related(case.id, check, number), changed)
 
 
 def outputs(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every quantity of a case."""
-    profile = PROFILES[case.profile]
-    shapes = contract(profile.program(), dict(case.sizes))
-    return {name: shapes[name] for name in profile.quantities}
+    given = {name: array.shape for name, array in case.inputs(case.dtypes[0]).items()}
+    shapes = contract(case.program, dict(case.bindings), given=given)
+    return {name: shapes[name] for name in PROFILES[case.profile].quantities}
 
 
 def size_limit(case: Case) -> int:
