@@ -4,31 +4,33 @@ Adapters share this plumbing and no arithmetic. A framework is imported inside f
 that an adapter's declaration can be read where the framework is missing, and so that the process
 that judges never loads one.
 
-`attention` does the same for every framework: it looks whether settings that change results are
-still as `open` left them, hands the arrays over, refuses a tensor whose dtype or device silently
-changed, runs with the mode's proof, and brings the results back in the dtype that the framework
-gave them.
+An adapter's module has a function for each profile that it offers, written as a user of the
+framework would write it. `Adapter.answer` does the rest alike for all of them: it looks whether
+settings that change results are still as `open` left them, hands the arrays over, refuses a tensor
+whose dtype or device silently changed, runs with the mode's proof, and brings the results back in
+the dtype that the framework gave them.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-QUANTITIES: Final = ("Q", "K", "V", "Ω", "A", "C")
-"""What `attention` returns, in this order."""
+Functions: TypeAlias = "Mapping[str, Callable[..., Mapping[str, Any]]]"
+"""By profile: a function of the framework's tensors, with the profile's signature.
 
-SUPPORTS: Final = ("batches", "empty", "layouts")
-"""What every adapter takes besides plain matrices."""
+It returns the quantities that it has by name; None stands for one that it has not.
+"""
 
 
 class ModeError(RuntimeError):
@@ -58,7 +60,7 @@ class Contraction:
 
 @dataclass(frozen=True)
 class Budget:
-    """The operations that one call of `attention` really performed."""
+    """The operations that one call really performed."""
 
     contractions: tuple[Contraction, ...]
     transpositions: int
@@ -68,36 +70,61 @@ class Budget:
 class Adapter(ABC):
     """One framework in one mode on one device."""
 
-    def __init__(self, mode: str, device: str) -> None:
+    keeps_dtype: ClassVar[bool] = True
+    """Whether a result of another dtype means that the mode did not run as it should."""
+
+    def __init__(self, mode: str, device: str, functions: Functions) -> None:
         self.mode = mode
         self.device = device
+        self.functions = functions
         self.calls = 0
         self.flushing_undone = 0
+        for profile in functions:
+            setattr(self, profile, partial(self.answer, profile))
 
-    def attention(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> dict[str, Array]:
-        """Q, K, V, Ω, A and C of X[…, n, d] and weights [d, c], in the framework's own dtypes.
+    def answer(
+        self, profile: str, *arrays: Array | None, **keywords: Any
+    ) -> dict[str, Array]:
+        """The quantities that the function of a profile returns, in the framework's own dtypes.
 
-        Raises ModeError where the mode, device or dtype was not honoured.
+        Arguments are those of the profile's function, as arrays; an absent one is None. Raises
+        ModeError where the mode, device or dtype was not honoured.
         """
         self.check_settings()
         with self._floating_point_restored():
-            results = self.run(*map(self._given, (X, Wq, Wk, Wv)))
-            outputs = dict(zip(QUANTITIES, map(self._received, results), strict=True))
+            results = self.run(profile, *self.given(arrays, keywords))
+            outputs = {
+                name: self._received(tensor)
+                for name, tensor in results.items()
+                if tensor is not None
+            }
         self.calls += 1
+        asked = next(a.dtype for a in arrays if a is not None and a.dtype.kind not in "bi")
         for name, output in outputs.items():
-            if output.dtype != X.dtype:
-                raise ModeError(
-                    f"{name} is {output.dtype.name} where the inputs are {X.dtype.name}"
-                )
+            if self.keeps_dtype and output.dtype != asked:
+                raise ModeError(f"{name} is {output.dtype.name} where the inputs are {asked.name}")
         return outputs
+
+    def given(
+        self, arrays: Sequence[Array | None], keywords: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call as the framework's tensors."""
+        tensors = [None if array is None else self._given(array) for array in arrays]
+        named = {
+            name: self._given(value) if isinstance(value, np.ndarray) else value
+            for name, value in keywords.items()
+        }
+        return tensors, named
 
     @abstractmethod
     def check_settings(self) -> None:
         """Raise ModeError if a setting that changes results is not as `open` left it."""
 
     @abstractmethod
-    def run(self, *tensors: Any) -> Sequence[Any]:
-        """The framework's tensors of QUANTITIES; raise ModeError if the mode did not run."""
+    def run(
+        self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The framework's tensors by quantity; raise ModeError if the mode did not run."""
 
     @abstractmethod
     def to_framework(self, array: Array) -> Any:
@@ -120,8 +147,8 @@ class Adapter(ABC):
         """Facts that show how the calls so far ran."""
 
     @abstractmethod
-    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
-        """The operations recorded while the same `attention` runs."""
+    def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
+        """The operations recorded while the function of a profile runs on the same arguments."""
 
     def _given(self, array: Array) -> Any:
         tensor = self.to_framework(array)
@@ -160,6 +187,15 @@ class Adapter(ABC):
     def undo_flushing(self) -> None:
         """Make the calling thread keep subnormals again, where the framework can."""
         return None
+
+
+class Library(Adapter):
+    """Attention as a library offers it; its dtypes are judged, and it records no operations."""
+
+    keeps_dtype = False
+
+    def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
+        raise NotImplementedError("the library's operations are not recorded")
 
 
 def keeps_subnormals() -> bool:

@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac.backends.adapter import (
-    SUPPORTS,
     Adapter,
     Array,
     Budget,
@@ -34,7 +33,8 @@ QKVAC: Final[dict[str, Any]] = {
     "modes": ("eager", "jit"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
-    "supports": SUPPORTS,
+    "profiles": ("attention",),
+    "supports": "all",
     "deterministic": True,
     "arithmetic": {
         "softmax": "reciprocal",
@@ -47,14 +47,17 @@ QKVAC: Final[dict[str, Any]] = {
 }
 
 
-def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
+def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
     """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
     import jax
 
     Q, K, V = X @ Wq, X @ Wk, X @ Wv
     Ω = Q @ K.swapaxes(-1, -2)
     A = jax.nn.softmax(Ω / math.sqrt(K.shape[-1]), axis=-1)
-    return Q, K, V, Ω, A, A @ V
+    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": A @ V}
+
+
+FUNCTIONS: Final = {"attention": attention}
 
 
 def open(mode: str = "eager", device: str = "cpu") -> Jax:

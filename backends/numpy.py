@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from qkvac.backends.adapter import (
-    SUPPORTS,
     Adapter,
     Array,
     Budget,
@@ -32,18 +32,19 @@ QKVAC: Final[dict[str, Any]] = {
     "modes": ("eager",),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
-    "supports": SUPPORTS,
+    "profiles": ("attention",),
+    "supports": "all",
     "deterministic": True,
     "arithmetic": {"softmax": "shifted, divided", "flushes": False},
 }
 
 
-def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
+def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
     """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
     Q, K, V = product(X, Wq), product(X, Wk), product(X, Wv)
     Ω = product(Q, K.swapaxes(-1, -2))
     A = softmax(Ω / Ω.dtype.type(math.sqrt(K.shape[-1])))
-    return Q, K, V, Ω, A, product(A, V)
+    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": product(A, V)}
 
 
 def product(left: Any, right: Any) -> Any:
@@ -65,11 +66,14 @@ def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
+FUNCTIONS: Final = {"attention": attention}
+
+
 def open(mode: str = "eager", device: str = "cpu") -> NumPy:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
-    return NumPy(mode, device)
+    return NumPy(mode, device, FUNCTIONS)
 
 
 def unavailable(mode: str) -> str | None:
@@ -104,9 +108,11 @@ class NumPy(Adapter):
     def check_settings(self) -> None:
         return None
 
-    def run(self, *tensors: Any) -> tuple[Any, ...]:
+    def run(
+        self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         with np.errstate(over="ignore", invalid="ignore"):
-            return attention(*tensors)
+            return self.functions[profile](*tensors, **keywords)
 
     def to_framework(self, array: Array) -> Array:
         return array
@@ -123,9 +129,9 @@ class NumPy(Adapter):
     def evidence(self) -> dict[str, Any]:
         return {"calls": self.calls}
 
-    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
+    def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
         recorder = Recorder()
-        recorder.run(attention, X, Wq, Wk, Wv)
+        recorder.run(partial(self.functions[profile], **keywords), *arrays)
         return Budget(tuple(recorder.contractions), recorder.transpositions)
 
 
@@ -140,10 +146,11 @@ class Recorder:
         self.contractions: list[Contraction] = []
         self.transpositions = 0
 
-    def run(self, function: Callable[..., Any], *arrays: Array) -> None:
+    def run(self, function: Callable[..., Mapping[str, Any]], *arrays: Array | None) -> None:
         """Call `function`. Raises ModeError if a result is no longer a recording array."""
         kind = type("Recorded", (Recorded,), {"recorder": self})
-        for result in function(*(array.view(kind) for array in arrays)):
+        given = (None if array is None else array.view(kind) for array in arrays)
+        for result in function(*given).values():
             if not isinstance(result, kind):
                 raise ModeError("an operation escaped the recording")
 

@@ -12,7 +12,6 @@ import os
 from typing import Any, Final
 
 from qkvac.backends.adapter import (
-    SUPPORTS,
     Adapter,
     Array,
     Budget,
@@ -30,7 +29,8 @@ QKVAC: Final[dict[str, Any]] = {
     "modes": ("eager", "function", "xla"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
-    "supports": SUPPORTS,
+    "profiles": ("attention",),
+    "supports": "all",
     "deterministic": True,
     "arithmetic": {
         "softmax": "shifted, divided",
@@ -43,14 +43,14 @@ QKVAC: Final[dict[str, Any]] = {
 }
 
 
-def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
+def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
     """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
     import tensorflow as tf
 
     Q, K, V = tf.matmul(X, Wq), tf.matmul(X, Wk), tf.matmul(X, Wv)
     Ω = tf.matmul(Q, K, transpose_b=True)
     A = softmax(Ω / tf.sqrt(tf.cast(tf.shape(K)[-1], K.dtype)))
-    return Q, K, V, Ω, A, tf.matmul(A, V)
+    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": tf.matmul(A, V)}
 
 
 def softmax(logits: Any) -> Any:
@@ -60,6 +60,9 @@ def softmax(logits: Any) -> Any:
     wide = tf.cast(logits, tf.float32) if logits.dtype.size == 2 else logits
     powers = tf.exp(wide - tf.reduce_max(wide, axis=-1, keepdims=True))
     return tf.cast(powers / tf.reduce_sum(powers, axis=-1, keepdims=True), logits.dtype)
+
+
+FUNCTIONS: Final = {"attention": attention}
 
 
 def open(mode: str = "eager", device: str = "cpu") -> TensorFlow:

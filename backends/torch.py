@@ -20,7 +20,6 @@ import ml_dtypes
 import numpy as np
 
 from qkvac.backends.adapter import (
-    SUPPORTS,
     Adapter,
     Array,
     Budget,
@@ -41,7 +40,8 @@ QKVAC: Final[dict[str, Any]] = {
     "modes": ("eager", "compile"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", *ACCELERATORS),
-    "supports": SUPPORTS,
+    "profiles": ("attention",),
+    "supports": "all",
     "deterministic": True,
     "arithmetic": {
         "softmax": "shifted, divided",
@@ -56,12 +56,12 @@ QKVAC: Final[dict[str, Any]] = {
 RECOMPILE_LIMIT = 1 << 20
 
 
-def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
+def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
     """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
     Q, K, V = X @ Wq, X @ Wk, X @ Wv
     Ω = Q @ K.transpose(-2, -1)
     A = softmax(Ω / math.sqrt(K.shape[-1]))
-    return Q, K, V, Ω, A, A @ V
+    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": A @ V}
 
 
 def softmax(logits: Any) -> Any:
@@ -70,6 +70,9 @@ def softmax(logits: Any) -> Any:
         return logits
     powers = (logits - logits.amax(dim=-1, keepdim=True)).exp()
     return powers / powers.sum(dim=-1, keepdim=True)
+
+
+FUNCTIONS: Final = {"attention": attention}
 
 
 def open(mode: str = "eager", device: str = "cpu") -> Torch:

@@ -62,8 +62,8 @@ class Declaration:
 
     name: str = ""
     version: str = ""
-    requires: str = ""
-    """The distribution that an adapter needs."""
+    requires: tuple[str, ...] = ()
+    """Distributions that an adapter needs; the first is the one that is tested."""
     profiles: tuple[str, ...] = ("attention",)
     supports: frozenset[str] = frozenset()
     dtypes: tuple[str, ...] = ASSUMED_DTYPES
@@ -186,7 +186,7 @@ def parse(
     declaration = Declaration(
         name=raw.get("name", ""),
         version=raw.get("version", ""),
-        requires=raw.get("requires", ""),
+        requires=_words(raw.get("requires", ())),
         profiles=profiles,
         supports=frozenset(SUPPORTS if supports == "all" else supports),
         dtypes=dtypes,
@@ -202,6 +202,11 @@ def parse(
     )
     _check_conditions(declaration, source)
     return declaration
+
+
+def _words(value: str | Sequence[str]) -> tuple[str, ...]:
+    """One word, or several."""
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _tables(

@@ -8,6 +8,7 @@ why this one backend cannot run.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,10 +17,22 @@ from importlib import metadata
 from types import ModuleType
 from typing import Final
 
+import qkvac.backends.libraries
+
 GROUP: Final = "qkvac.backends"
 
-OWN: Final = ("numpy", "torch", "jax", "tensorflow")
+FRAMEWORKS: Final = ("numpy", "torch", "jax", "tensorflow")
 """Adapters that ship with the suite, by the package that they import; the default first."""
+
+LIBRARIES: Final = tuple(
+    sorted(
+        module.name.replace("_", "-")
+        for module in pkgutil.iter_modules(qkvac.backends.libraries.__path__)
+    )
+)
+"""Adapters of attention as libraries offer it, which ship with the suite, too."""
+
+OWN: Final = (*FRAMEWORKS, *LIBRARIES)
 
 
 @dataclass(frozen=True)
@@ -49,8 +62,10 @@ def registered() -> tuple[Registered, ...]:
 
 def adapter(name: str) -> ModuleType:
     """Imports the module of a backend: one of ours, or one that a package registers."""
-    if name in OWN:
+    if name in FRAMEWORKS:
         return importlib.import_module(f"qkvac.backends.{name}")
+    if name in LIBRARIES:
+        return importlib.import_module(f"qkvac.backends.libraries.{name.replace('-', '_')}")
     module = next((r.module for r in registered() if r.name == name), f"qkvac.backends.{name}")
     return importlib.import_module(module)
 

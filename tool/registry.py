@@ -12,6 +12,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import metadata
@@ -55,21 +56,19 @@ class Backend:
     @cached_property
     def installed(self) -> bool:
         """Whether the framework is there; it is looked for, not imported."""
-        if self.package is None:
-            return importlib.util.find_spec(self.name) is not None
-        return not self.broken and _installed(self.declaration.requires)
+        return not self.broken and not self.lacking
+
+    @cached_property
+    def lacking(self) -> tuple[str, ...]:
+        """Distributions that it needs and that are not installed."""
+        return tuple(name for name in self.declaration.requires if not _is_there(name))
 
     @cached_property
     def version(self) -> str:
         """Version of what is tested, a framework's or a package's; "" where there is none."""
         if self.package is not None:
             return self.package.version
-        for name in (self.declaration.requires, self.name, f"{self.name}-cpu"):
-            try:
-                return metadata.version(name)
-            except metadata.PackageNotFoundError:
-                continue
-        return ""
+        return next(filter(None, map(_version, self.declaration.requires)), "")
 
     def obstacle(self, mode: str) -> str:
         """Why a mode cannot run on this machine; "" if it can."""
@@ -83,15 +82,18 @@ class Backend:
             return f"{self.name} of {self.package.distribution} cannot be used: {self.broken}"
         if self.installed:
             return ""
-        needed = self.name if self.package is None else self.declaration.requires
-        return f"{needed} is not installed"
+        verb = "is" if len(self.lacking) == 1 else "are"
+        return f"{' and '.join(self.lacking)} {verb} not installed"
 
     @property
     def remedy(self) -> str:
         """How to install what is absent, to be added to its absence."""
         if self.package is not None or self.installed:
             return ""
-        return f"; pip install 'qkvac[{self.name}]' installs it"
+        extra = self.name.partition("-")[0]
+        known = metadata.metadata("qkvac").get_all("Provides-Extra") or ()
+        wanted = f"'qkvac[{extra}]'" if extra in known else " ".join(self.lacking)
+        return f"; pip install {wanted} installs it"
 
 
 def accelerators() -> bool:
@@ -125,11 +127,18 @@ def backends() -> tuple[Backend, ...]:
     return tuple(map(backend, names()))
 
 
-def _installed(distribution: str) -> bool:
-    try:
-        return not distribution or bool(metadata.version(distribution))
-    except metadata.PackageNotFoundError:
-        return False
+def _is_there(distribution: str) -> bool:
+    """Whether a distribution is installed, or else a module of its name: looked for, not imported."""
+    module = distribution.replace("-", "_")
+    return bool(_version(distribution)) or importlib.util.find_spec(module) is not None
+
+
+def _version(distribution: str) -> str:
+    """The version of a distribution, or of its build for CPUs alone; "" where there is none."""
+    for name in (distribution, f"{distribution}-cpu"):
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
 
 
 def _described(package: Registered) -> Backend:

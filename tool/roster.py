@@ -37,6 +37,9 @@ from qkvac.usage import UsageError, unknown
 if TYPE_CHECKING:
     from qkvac.batches import CommandRunner
 
+COMPILING: Final = ("compile", "jit", "function", "xla")
+"""Modes of adapters in which every shape is compiled anew."""
+
 Kept: TypeAlias = "dict[str, Worker | CommandRunner]"
 """What can go on to answer, by subject id."""
 
@@ -66,7 +69,7 @@ class Entry:
     @property
     def compiled(self) -> bool:
         """Whether every shape is compiled anew, so that few shapes are run."""
-        return self.subject.port is None and self.subject.mode not in ("eager", "default")
+        return self.subject.port is None and self.subject.mode in COMPILING
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -168,10 +168,11 @@ class Server:
         return Message({"ok": True, "declaration": declared, "obstacles": obstacles})
 
     def _open(self, name: str) -> Any:
-        for other in BACKENDS - {name} if name in OWN else ():
+        self._module = adapter(name)
+        needed = self._module.QKVAC.get("requires", ()) if name in OWN else BACKENDS
+        for other in BACKENDS.difference([needed] if isinstance(needed, str) else needed):
             # TensorFlow imports JAX where it finds it; one process runs one framework.
             sys.modules.setdefault(other, None)  # type: ignore[arg-type]
-        self._module = adapter(name)
         mode, device = os.environ["QKVAC_MODE"], os.environ["QKVAC_DEVICE"]
         try:
             self._adapter = self._module.open(mode, device)
@@ -201,7 +202,8 @@ class Server:
         if budget is None:
             return failure("unsupported", "operations are not recorded")
         positional, keywords, _ = self._arguments(request)
-        return Message({"ok": True, "budget": plain(budget(*positional, **keywords))})
+        found = budget(request.header["profile"], *positional, **keywords)
+        return Message({"ok": True, "budget": plain(found)})
 
     def _arguments(
         self, request: Message
