@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -82,9 +82,7 @@ class Adapter(ABC):
         for profile in functions:
             setattr(self, profile, partial(self.answer, profile))
 
-    def answer(
-        self, profile: str, *arrays: Array | None, **keywords: Any
-    ) -> dict[str, Array]:
+    def answer(self, profile: str, *arrays: Array | None, **keywords: Any) -> dict[str, Array]:
         """The quantities that the function of a profile returns, in the framework's own dtypes.
 
         Arguments are those of the profile's function, as arrays; an absent one is None. Raises

@@ -85,7 +85,7 @@ class Judge:
         case = find_case(task.case)
         # Cases that differ in layout alone put the same question.
         inputs = (case.profile, case.variant, case.recipe, case.seed, case.batch)
-        numbers = tuple((*case.sizes.items(), *case.attributes.items()))
+        numbers = (*case.sizes.items(), *case.attributes.items())
         model = (task.dtype, task.arithmetic, tuple(sorted(task.conventions.items())))
         key = (*inputs, numbers, case.exact, case.generic, *model)
         if key not in self._questions:

@@ -128,7 +128,7 @@ def backends() -> tuple[Backend, ...]:
 
 
 def _is_there(distribution: str) -> bool:
-    """Whether a distribution is installed, or else a module of its name: looked for, not imported."""
+    """Whether a distribution is installed, or a module of its name there; nothing is imported."""
     module = distribution.replace("-", "_")
     return bool(_version(distribution)) or importlib.util.find_spec(module) is not None
 
