@@ -13,6 +13,8 @@ import shutil
 import sys
 import sysconfig
 import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,7 +134,7 @@ class Torch(Adapter):
     def __init__(self, mode: str, device: str) -> None:
         import torch
 
-        super().__init__(mode, device)
+        super().__init__(mode, device, FUNCTIONS)
         torch.set_num_threads(threads())
         torch.set_float32_matmul_precision("highest")
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -151,8 +153,10 @@ class Torch(Adapter):
         if torch.get_float32_matmul_precision() != "highest":
             raise ModeError("float32 products may use TensorFloat-32 or bfloat16")
 
-    def run(self, *tensors: Any) -> Any:
-        return attention(*tensors)
+    def run(
+        self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        return self.functions[profile](*tensors, **keywords)
 
     def to_framework(self, array: Array) -> Any:
         """Strides are kept, zero ones too; PyTorch has no negative strides, so those are copied."""
@@ -198,8 +202,9 @@ class Torch(Adapter):
             "flushing_undone": self.flushing_undone,
         }
 
-    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
-        return record(attention, *map(self.to_framework, (X, Wq, Wk, Wv)))
+    def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
+        tensors, named = self.given(arrays, keywords)
+        return record(partial(self.functions[profile], **named), *tensors)
 
 
 class Compiled(Torch):
@@ -213,35 +218,38 @@ class Compiled(Torch):
         separate_cache()
         self.graphs = 0
         self.runs = 0
-        self.captured: Any = None
+        self.latest: tuple[Any, ...] = ()
         limits = ("recompile_limit", "accumulated_recompile_limit")
         for name in (*limits, "cache_size_limit", "accumulated_cache_size_limit"):
             if hasattr(torch._dynamo.config, name):
                 setattr(torch._dynamo.config, name, RECOMPILE_LIMIT)
-        self.compiled = torch.compile(
-            attention, backend=self.compile, fullgraph=True, dynamic=False
-        )
+        self.compiled = {
+            profile: torch.compile(function, backend=self.compile, fullgraph=True, dynamic=False)
+            for profile, function in self.functions.items()
+        }
         # The first compilation prepares C++ headers for all: long enough to time a case out.
-        self.run(*4 * [torch.ones(2, 2, device=device)])
+        self.run("attention", 4 * [torch.ones(2, 2, device=device)], {})
         self.graphs = self.runs = 0
 
     def compile(self, graph: Any, examples: Any) -> Any:
         """Compile a captured graph with Inductor, and count its runs."""
         from torch._inductor.compile_fx import compile_fx
 
-        self.captured = graph
         kernel = compile_fx(graph, examples)
         self.graphs += 1
 
         def counted(*tensors: Any) -> Any:
             self.runs += 1
+            self.latest = (graph, *tensors)
             return kernel(*tensors)
 
         return counted
 
-    def run(self, *tensors: Any) -> Any:
+    def run(
+        self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         before = self.runs
-        results = self.compiled(*tensors)
+        results: Mapping[str, Any] = self.compiled[profile](*tensors, **keywords)
         if self.runs != before + 1:
             raise ModeError("Dynamo gave up: the call ran without compiled code")
         return results
@@ -256,11 +264,10 @@ class Compiled(Torch):
             "graph_breaks": breaks,
         }
 
-    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
+    def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
         """The operations of the graph that Dynamo captured, which Inductor then compiles."""
-        tensors = [self.to_framework(array) for array in (X, Wq, Wk, Wv)]
-        self.run(*tensors)
-        return record(self.captured, *tensors)
+        self.run(profile, *self.given(arrays, keywords))
+        return record(*self.latest)
 
 
 def separate_cache() -> str:

@@ -48,18 +48,22 @@ def test_the_numpy_recorder_counts_other_spellings() -> None:
     x = np.ones((3, 3))
     recorder = backend.Recorder()
     recorder.run(
-        lambda x: [
-            np.einsum("ij,jk->ik", x, x),
-            np.dot(x, x).dot(x),
-            np.tensordot(x, x, 1),
-            np.transpose(x) + x.T + x.transpose() + x.swapaxes(0, 1) + np.swapaxes(x, 0, 1),
-        ],
+        lambda x: {
+            "subscripts": np.einsum("ij,jk->ik", x, x),
+            "dot": np.dot(x, x).dot(x),
+            "axes": np.tensordot(x, x, 1),
+            "turned": np.transpose(x)
+            + x.T
+            + x.transpose()
+            + x.swapaxes(0, 1)
+            + np.swapaxes(x, 0, 1),
+        },
         x,
     )
     assert [c.operation for c in recorder.contractions] == ["einsum", "dot", "dot", "tensordot"]
     assert recorder.transpositions == 5
     with pytest.raises(ModeError, match="escaped"):
-        backend.Recorder().run(lambda x: [np.array(x) @ np.array(x)], x)
+        backend.Recorder().run(lambda x: {"Q": np.array(x) @ np.array(x)}, x)
 
 
 # Traps: PyTorch -------------------------------------------------------------------------------
@@ -76,7 +80,8 @@ def _torch_recompilations(limit: int, fullgraph: bool) -> dict[str, Any]:
     if limit:
         torch._dynamo.config.recompile_limit = limit
     if not fullgraph:
-        adapter.compiled = torch.compile(backend.attention, backend=adapter.compile, dynamic=False)
+        loose = torch.compile(backend.attention, backend=adapter.compile, dynamic=False)
+        adapter.compiled["attention"] = loose
     for n in range(2, 12):
         adapter.attention(*normal("float64", n, 3, 2))
     evidence: dict[str, Any] = adapter.evidence()
@@ -159,9 +164,9 @@ def _torch_flushing() -> tuple[bool, int, str]:
     backend = importlib.import_module("qkvac.backends.torch")
 
     class Flushing(backend.Torch):  # type: ignore[misc, name-defined]
-        def run(self, *tensors: Any) -> Any:
+        def run(self, *call: Any) -> Any:
             torch.set_flush_denormal(True)
-            return super().run(*tensors)
+            return super().run(*call)
 
     class Helpless(Flushing):
         def undo_flushing(self) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import qkvac.backends
-from qkvac.backends.adapter import QUANTITIES, DeviceError, ModeError, UnavailableError
+from qkvac.backends.adapter import DeviceError, ModeError, UnavailableError
 from qkvac.declaration import parse
 from qkvac.packages import OWN
-from qkvac.spec.attention import Arithmetic
+from qkvac.spec.attention import PROFILES, Arithmetic
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.layouts import apply
 from qkvac.tests.suite.laboratory import (
@@ -128,7 +128,13 @@ def test_shapes_and_dtypes_are_kept(name: str, mode: str) -> None:
         outputs = inside(name, attention, name, mode, whole("float32", *sizes, batch=batch))
         n, _, c = sizes
         square, long = (*batch, n, n), (*batch, n, c)
-        shapes = dict(zip(QUANTITIES, (long, long, long, square, square, long), strict=True))
+        shapes = dict(
+            zip(
+                PROFILES["attention"].quantities,
+                (long, long, long, square, square, long),
+                strict=True,
+            )
+        )
         assert {key: value.shape for key, value in outputs.items()} == shapes
         assert {value.dtype.name for value in outputs.values()} == {"float32"}
 
@@ -169,7 +175,7 @@ def test_layouts_change_nothing(name: str, mode: str, layout: str) -> None:
 
 
 def _budget(name: str, mode: str, inputs: list[Array]) -> Any:
-    return adapter(name, mode).budget(*inputs)
+    return adapter(name, mode).budget("attention", *inputs)
 
 
 @EVERY_MODE
