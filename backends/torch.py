@@ -26,6 +26,7 @@ from qkvac.backends.adapter import (
     Array,
     Budget,
     Contraction,
+    Functions,
     ModeError,
     UnavailableError,
     choose,
@@ -131,10 +132,10 @@ def environment() -> dict[str, Any]:
 class Torch(Adapter):
     """PyTorch as its user calls it, operation by operation."""
 
-    def __init__(self, mode: str, device: str) -> None:
+    def __init__(self, mode: str, device: str, functions: Functions | None = None) -> None:
         import torch
 
-        super().__init__(mode, device, FUNCTIONS)
+        super().__init__(mode, device, FUNCTIONS if functions is None else functions)
         torch.set_num_threads(threads())
         torch.set_float32_matmul_precision("highest")
         torch.backends.cuda.matmul.allow_tf32 = False
