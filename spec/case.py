@@ -84,7 +84,7 @@ class Case:
     @property
     def random(self) -> bool:
         """Whether there are further draws of the inputs."""
-        return self.recipe is not families.worked
+        return self.family != "worked-example"
 
     def drawn(self, draw: int) -> Case:
         """The same case on fresh random data, with the id suffix /s`draw`; draw 0 is itself."""

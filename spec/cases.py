@@ -8,9 +8,12 @@ before it is used.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
+from typing import Final
 
-from qkvac.spec import exact_cases, generic_cases
+from qkvac.spec import exact_cases, generic_cases, profile_cases
 from qkvac.spec.attention import PROFILES
 from qkvac.spec.case import Case
 from qkvac.spec.equations import SpecError
@@ -23,8 +26,10 @@ def cases(profile: str = "attention") -> tuple[Case, ...]:
     """All cases of a profile, in a fixed order; raises SpecError for an unknown profile."""
     if profile not in PROFILES:
         raise SpecError(f"unknown profile {profile!r}; choose from {', '.join(PROFILES)}")
-    if profile != "attention":
-        return ()
+    return tuple(_OF_PROFILE[profile]()) if profile in _OF_PROFILE else ()
+
+
+def _attention() -> tuple[Case, ...]:
     return (
         *generic_cases.plain(),
         *generic_cases.stressed(),
@@ -33,4 +38,17 @@ def cases(profile: str = "attention") -> tuple[Case, ...]:
         *exact_cases.layouts(),
         *generic_cases.further(),
         *exact_cases.further(),
+        *profile_cases.batches(),
     )
+
+
+_OF_PROFILE: Final[Mapping[str, Callable[[], Sequence[Case]]]] = MappingProxyType(
+    {
+        "attention": _attention,
+        "dot_product_attention": profile_cases.no_weights,
+        "causal_attention": profile_cases.causal,
+        "multi_head_attention": profile_cases.multi_head,
+        "attention_linear_layers": profile_cases.linear,
+        "embedding": profile_cases.embedding,
+    }
+)
