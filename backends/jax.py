@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from qkvac.backends.adapter import (
     Array,
     Budget,
     Contraction,
+    Functions,
     ModeError,
     choose,
     installed,
@@ -64,7 +66,7 @@ def open(mode: str = "eager", device: str = "cpu") -> Jax:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
-    return (Jit if mode == "jit" else Jax)(mode, device)
+    return (Jit if mode == "jit" else Jax)(mode, device, FUNCTIONS)
 
 
 def unavailable(mode: str) -> str | None:
@@ -130,8 +132,8 @@ def environment() -> dict[str, Any]:
 class Jax(Adapter):
     """JAX as its user calls it, operation by operation."""
 
-    def __init__(self, mode: str, device: str) -> None:
-        super().__init__(mode, device)
+    def __init__(self, mode: str, device: str, functions: Functions) -> None:
+        super().__init__(mode, device, functions)
         self.placement = table()[device]
 
     def check_settings(self) -> None:
@@ -142,8 +144,10 @@ class Jax(Adapter):
         if jax.config.jax_default_matmul_precision != "highest":
             raise ModeError("float32 products may use TensorFloat-32 or bfloat16")
 
-    def run(self, *tensors: Any) -> Any:
-        return attention(*tensors)
+    def run(
+        self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        return self.functions[profile](*tensors, **keywords)
 
     def to_framework(self, array: Array) -> Any:
         import jax
@@ -169,35 +173,55 @@ class Jax(Adapter):
             "matmul_precision": jax.config.jax_default_matmul_precision,
         }
 
-    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
+    def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
         """The operations of the jaxpr, nested ones too."""
         import jax
 
-        traced = jax.make_jaxpr(attention)(*map(self.to_framework, (X, Wq, Wk, Wv)))
+        tensors, named = self.given(arrays, keywords)
+        traced = jax.make_jaxpr(partial(self.functions[profile], **named))(*tensors)
         return count(traced.jaxpr)
 
 
 class Jit(Jax):
-    """JAX compiled: one executable for each combination of shapes and dtypes."""
+    """JAX compiled: one executable for each combination of flags, shapes and dtypes."""
 
-    def __init__(self, mode: str, device: str) -> None:
-        super().__init__(mode, device)
+    def __init__(self, mode: str, device: str, functions: Functions) -> None:
+        super().__init__(mode, device, functions)
         self.executables: dict[Any, Any] = {}
         self.programs: set[str] = set()
 
-    def run(self, *tensors: Any) -> Any:
-        signature = tuple((tensor.dtype.name, tensor.shape) for tensor in tensors)
-        if signature not in self.executables:
-            self.executables[signature] = self.compile(*tensors)
-        return self.executables[signature](*tensors)
+    def run(
+        self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        import jax
 
-    def compile(self, *tensors: Any) -> Any:
+        arrays = {name: x for name, x in keywords.items() if isinstance(x, jax.Array)}
+        flags = {name: x for name, x in keywords.items() if name not in arrays}
+        signature = (
+            profile,
+            *(None if x is None else (x.dtype.name, x.shape) for x in tensors),
+            *((name, x.dtype.name, x.shape) for name, x in arrays.items()),
+            *flags.items(),
+        )
+        if signature not in self.executables:
+            self.executables[signature] = self.compile(profile, tensors, arrays, flags)
+        results: Mapping[str, Any] = self.executables[signature](*tensors, **arrays)
+        return results
+
+    def compile(
+        self,
+        profile: str,
+        tensors: Sequence[Any],
+        arrays: Mapping[str, Any],
+        flags: Mapping[str, Any],
+    ) -> Any:
         """XLA's executable. Raises ModeError where jit is disabled."""
         import jax
 
         if jax.config.jax_disable_jit:
             raise ModeError("jax_disable_jit is on: nothing would be compiled")
-        executable = jax.jit(attention).lower(*tensors).compile()
+        function = jax.jit(self.functions[profile], static_argnames=tuple(flags))
+        executable = function.lower(*tensors, **arrays, **flags).compile()
         header = executable.as_text().partition(",")[0]
         if not header.startswith("HloModule"):
             raise ModeError("XLA returned no program")

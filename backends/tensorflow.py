@@ -9,6 +9,8 @@ float would pass through float32. Tensors have no strides here: layouts end with
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from qkvac.backends.adapter import (
@@ -16,6 +18,7 @@ from qkvac.backends.adapter import (
     Array,
     Budget,
     Contraction,
+    Functions,
     ModeError,
     choose,
     installed,
@@ -69,7 +72,7 @@ def open(mode: str = "eager", device: str = "cpu") -> TensorFlow:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
-    return (TensorFlow if mode == "eager" else Traced)(mode, device)
+    return (TensorFlow if mode == "eager" else Traced)(mode, device, FUNCTIONS)
 
 
 def unavailable(mode: str) -> str | None:
@@ -142,8 +145,8 @@ def environment() -> dict[str, Any]:
 class TensorFlow(Adapter):
     """TensorFlow as its user calls it, operation by operation."""
 
-    def __init__(self, mode: str, device: str) -> None:
-        super().__init__(mode, device)
+    def __init__(self, mode: str, device: str, functions: Functions) -> None:
+        super().__init__(mode, device, functions)
         self.placement = table()[device]
 
     def check_settings(self) -> None:
@@ -152,13 +155,15 @@ class TensorFlow(Adapter):
         if tf.config.experimental.tensor_float_32_execution_enabled():
             raise ModeError("float32 products may use TensorFloat-32")
 
-    def run(self, *tensors: Any) -> Any:
+    def run(
+        self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         import tensorflow as tf
 
         if not tf.executing_eagerly():
             raise ModeError("TensorFlow does not execute eagerly here")
         with tf.device(self.placement):
-            return attention(*tensors)
+            return self.functions[profile](*tensors, **keywords)
 
     def to_framework(self, array: Array) -> Any:
         import tensorflow as tf
@@ -185,63 +190,78 @@ class TensorFlow(Adapter):
             "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
         }
 
-    def budget(self, X: Array, Wq: Array, Wk: Array, Wv: Array) -> Budget:
-        """The operations of the graph that `attention` traces to."""
+    def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
+        """The operations of the graph that the function of a profile traces to."""
         import tensorflow as tf
 
-        traced = tf.function(attention, autograph=False)
-        tensors = map(self.to_framework, (X, Wq, Wk, Wv))
+        tensors, named = self.given(arrays, keywords)
+        traced = tf.function(partial(self.functions[profile], **named), autograph=False)
         return count(traced.get_concrete_function(*tensors).graph)
 
 
 class Traced(TensorFlow):
-    """A graph, which XLA compiles in mode `xla`.
+    """Graphs, which XLA compiles in mode `xla`: one function for each profile and its flags.
 
-    Python's part of the function counts its runs: they are traces, one for each combination of
+    Python's part of a function counts its runs: they are traces, one for each combination of
     shapes and dtypes, and never calls.
     """
 
-    def __init__(self, mode: str, device: str) -> None:
-        import tensorflow as tf
-
-        super().__init__(mode, device)
+    def __init__(self, mode: str, device: str, functions: Functions) -> None:
+        super().__init__(mode, device, functions)
         self.bodies = 0
-        self.function = tf.function(
-            self.body, autograph=False, jit_compile=True if mode == "xla" else None
-        )
-        self.program = ""
+        self.traced: dict[Any, Any] = {}
+        self.compiled: set[Any] = set()
 
-    def body(self, X: Any, Wq: Any, Wk: Any, Wv: Any) -> tuple[Any, ...]:
-        """What is traced."""
-        self.bodies += 1
-        return attention(X, Wq, Wk, Wv)
-
-    def run(self, *tensors: Any) -> Any:
+    def function(self, profile: str, flags: Mapping[str, Any]) -> Any:
+        """The function of a profile with its flags, ready to be traced."""
         import tensorflow as tf
 
+        def body(*tensors: Any, **arrays: Any) -> Mapping[str, Any]:
+            self.bodies += 1
+            results = self.functions[profile](*tensors, **arrays, **flags)
+            return {name: x for name, x in results.items() if x is not None}
+
+        return tf.function(body, autograph=False, jit_compile=True if self.mode == "xla" else None)
+
+    def run(
+        self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        import tensorflow as tf
+
+        arrays = {name: x for name, x in keywords.items() if tf.is_tensor(x)}
+        flags = {name: x for name, x in keywords.items() if name not in arrays}
+        key = (profile, *flags.items())
+        if key not in self.traced:
+            self.traced[key] = self.function(profile, flags)
+        traced = self.traced[key]
         with tf.device(self.placement):
-            results = self.function(*tensors)
-        traces = self.function.experimental_get_tracing_count()
-        if not traces or traces != self.bodies:
-            raise ModeError(f"Python ran {self.bodies} times for {traces} traced graphs")
+            results: Mapping[str, Any] = traced(*tensors, **arrays)
+        graphs = self.graphs()
+        if not traced.experimental_get_tracing_count() or graphs != self.bodies:
+            raise ModeError(f"Python ran {self.bodies} times for {graphs} traced graphs")
         if self.mode == "xla":
-            self.check_compiled(tensors)
+            self.check_compiled(key, tensors, arrays)
         return results
 
-    def check_compiled(self, tensors: Any) -> None:
-        """Raise ModeError unless XLA must compile the graph, and had a program for the first."""
-        graph = self.function.get_concrete_function(*tensors)
+    def graphs(self) -> int:
+        """How often a function was traced."""
+        return sum(traced.experimental_get_tracing_count() for traced in self.traced.values())
+
+    def check_compiled(self, key: Any, tensors: Sequence[Any], arrays: Mapping[str, Any]) -> None:
+        """Raise ModeError unless XLA must compile the graph, and has a program for the first."""
+        traced = self.traced[key]
+        graph = traced.get_concrete_function(*tensors, **arrays)
         if not graph.function_def.attr["_XlaMustCompile"].b:
             raise ModeError("the graph is not marked for XLA")
-        if not self.program:
-            text = self.function.experimental_get_compiler_ir(*tensors)("optimized_hlo")
-            self.program = text.partition(",")[0]
-        if not self.program.startswith("HloModule"):
-            raise ModeError("XLA returned no program")
+        if key not in self.compiled:
+            program = traced.experimental_get_compiler_ir(*tensors, **arrays)("optimized_hlo")
+            if not program.startswith("HloModule"):
+                raise ModeError("XLA returned no program")
+            self.compiled.add(key)
 
     def evidence(self) -> dict[str, Any]:
-        graphs = self.function.experimental_get_tracing_count()
-        return super().evidence() | {"graphs": graphs, "program": self.program}
+        counts = {"graphs": self.graphs(), "programs": len(self.compiled)}
+        return super().evidence() | counts
 
 
 def count(graph: Any) -> Budget:

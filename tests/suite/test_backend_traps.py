@@ -223,7 +223,8 @@ def _jax_without_x64() -> tuple[str, str]:
         def check_settings(self) -> None:
             return None
 
-    adapter, unguarded = backend.open("eager"), Unguarded("eager", "cpu")
+    adapter = backend.open("eager")
+    unguarded = Unguarded("eager", "cpu", backend.FUNCTIONS)
     jax.config.update("jax_enable_x64", False)
     return (
         refusal(ModeError, adapter.attention, *normal("float64")),
@@ -271,8 +272,9 @@ def _jax_second_device() -> dict[str, Any]:
     backend = importlib.import_module("qkvac.backends.jax")
 
     class Misplaced(backend.Jax):  # type: ignore[misc, name-defined]
-        def run(self, *tensors: Any) -> Any:
-            return [jax.device_put(x, jax.devices()[0]) for x in super().run(*tensors)]
+        def run(self, *call: Any) -> Any:
+            results = super().run(*call).items()
+            return {name: jax.device_put(x, jax.devices()[0]) for name, x in results}
 
     found: dict[str, Any] = {"devices": backend.devices(), "environment": backend.environment()}
     for mode in ("eager", "jit"):
@@ -280,7 +282,7 @@ def _jax_second_device() -> dict[str, Any]:
         outputs = adapter.attention(*whole("float32"))
         found[mode] = {key: np.array(x) for key, x in outputs.items()}
         found[f"{mode} on"] = adapter.evidence()["device"]
-    misplaced = Misplaced("eager", "cpu:1")
+    misplaced = Misplaced("eager", "cpu:1", backend.FUNCTIONS)
     found["refusal"] = refusal(ModeError, misplaced.attention, *whole("float32"))
     return found
 
@@ -360,11 +362,10 @@ def test_tensorflow_functions_run_eagerly_are_refused(mode: str) -> None:
 
 
 def _tensorflow_without_xla() -> str:
-    import tensorflow as tf
-
     backend = importlib.import_module("qkvac.backends.tensorflow")
-    adapter = backend.open("xla")
-    adapter.function = tf.function(adapter.body, autograph=False)
+    adapter = backend.open("function")
+    adapter.attention(*whole("float32"))
+    adapter.mode = "xla"
     return refusal(ModeError, adapter.attention, *whole("float32"))
 
 
@@ -396,12 +397,13 @@ def _tensorflow_cast(inputs: list[Array]) -> dict[str, Array]:
     backend = importlib.import_module("qkvac.backends.tensorflow")
 
     class Cast(backend.TensorFlow):  # type: ignore[misc, name-defined]
-        def run(self, *tensors: Any) -> Any:
-            Q, K, V, Ω, _, _ = super().run(*tensors)
-            A = backend.softmax(Ω / tf.cast(math.sqrt(K.shape[-1]), Ω.dtype))
-            return Q, K, V, Ω, A, A @ V
+        def run(self, *call: Any) -> Any:
+            right = super().run(*call)
+            Ω, scale = right["Ω"], math.sqrt(right["K"].shape[-1])
+            A = backend.softmax(Ω / tf.cast(scale, Ω.dtype))
+            return {**right, "A": A, "C": A @ right["V"]}
 
-    outputs = Cast("eager", "cpu").attention(*inputs)
+    outputs = Cast("eager", "cpu", backend.FUNCTIONS).attention(*inputs)
     return {key: np.array(value) for key, value in outputs.items()}
 
 
@@ -429,15 +431,15 @@ def _tensorflow_second_device() -> dict[str, Any]:
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], halves)
 
     class Misplaced(backend.TensorFlow):  # type: ignore[misc, name-defined]
-        def run(self, *tensors: Any) -> Any:
+        def run(self, *call: Any) -> Any:
             with tf.device("CPU:0"):
-                return [tf.identity(x) for x in super().run(*tensors)]
+                return {name: tf.identity(x) for name, x in super().run(*call).items()}
 
     found: dict[str, Any] = {"devices": backend.devices(), "environment": backend.environment()}
     for mode in ("eager", "function", "xla"):
         outputs = backend.open(mode, "cpu:1").attention(*whole("float32"))
         found[mode] = {key: np.array(x) for key, x in outputs.items()}
-    misplaced = Misplaced("eager", "cpu:1")
+    misplaced = Misplaced("eager", "cpu:1", backend.FUNCTIONS)
     found["refusal"] = refusal(ModeError, misplaced.attention, *whole("float32"))
     return found
 

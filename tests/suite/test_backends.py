@@ -209,9 +209,9 @@ def test_the_mode_is_proved(name: str, mode: str) -> None:
         assert evidence["runs"] == before["runs"] + 1
         assert evidence["graph_breaks"] == 0
     if mode == "jit":
-        assert evidence["programs"] == ["HloModule jit_attention"]
+        assert "HloModule jit_attention" in evidence["programs"]
     if mode == "xla":
-        assert evidence["program"].startswith("HloModule")
+        assert evidence["programs"] == before["programs"] >= 1
 
 
 def _ask(name: str, question: str) -> Any:
