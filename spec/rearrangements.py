@@ -107,8 +107,16 @@ class Rearrangements(Masks):
         return self.matmul(self.constant(selection.astype(np.float64)), rows)
 
     def sum_to(self, x: Any, like: Any) -> Any:
-        """Sum over the axes along which `like` was broadcast to the shape of x."""
+        """Sum over the axes along which `like` was broadcast to the shape of x.
+
+        So are heads (the axis −3) that share one of `like`: consecutive ones, as in `repeat`.
+        """
         shape = like.shape
+        if len(shape) >= 3 and 1 < shape[-3] < x.shape[-3]:
+            *lead, heads, rows, width = x.shape
+            grouped = (*lead, shape[-3], heads // shape[-3], rows, width)
+            x = self.sum(_rearranged(x, lambda a: a.reshape(grouped)), -3)
+            x = _rearranged(x, lambda a: a.reshape(*lead, shape[-3], rows, width))
         extra = len(x.shape) - len(shape)
         for axis in range(-len(x.shape), 0):
             broadcast = axis < -len(shape) or (shape[axis] == 1 and x.shape[axis] != 1)

@@ -138,7 +138,13 @@ class Shapes:
         return Shape(tuple(axes))
 
     def sum_to(self, x: Shape, like: Shape) -> Shape:
-        if self._elementwise(x, like) != x:
+        fits = len(like.axes) <= len(x.axes)
+        for place in range(-min(len(like.axes), len(x.axes)), 0):
+            have, want = x.axes[place], like.axes[place]
+            # Heads that share one of `like` are consecutive, as in `repeat`.
+            shared = place == -3 and _divides(want, have)
+            fits = fits and (want in (have, ONE) or shared)
+        if not fits:
             raise ShapeError(f"{like} does not broadcast to {x}")
         return like
 
@@ -168,8 +174,7 @@ class Shapes:
 
     def repeat(self, x: Shape, heads: Axis) -> Shape:
         *lead, group, rows, width = x.axes
-        ratio = heads / group if group.coefficient else ONE
-        if not ratio.powers and ratio.coefficient.denominator != 1:
+        if not _divides(group, heads):
             raise ShapeError(f"{group} key/value heads do not divide {heads} query heads")
         return Shape((*lead, heads, rows, width))
 
@@ -187,6 +192,12 @@ class Shapes:
     def lift(self, x: Shape, axis: int, count: int) -> Shape:
         at = len(x.axes) + axis
         return Shape((*x.axes[:at], *(ONE,) * count, *x.axes[at:]))
+
+
+def _divides(group: Axis, heads: Axis) -> bool:
+    """Whether `heads` can be a multiple of `group`; of symbols that is not known."""
+    ratio = heads / group if group.coefficient else ONE
+    return bool(ratio.powers) or ratio.coefficient.denominator == 1
 
 
 def _broadcast(x: tuple[Axis, ...], y: tuple[Axis, ...], operation: str) -> tuple[Axis, ...]:

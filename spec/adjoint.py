@@ -1,0 +1,165 @@
+"""The adjoint derivation: gradients as declared equations, from the equations of a profile.
+
+For a cotangent dC of the result, every tensor T of the program has dT = ∂⟨dC, C⟩/∂T. Walking the
+equations backwards, each operation hands the cotangent of its result to its operands:
+
+    z = x @ y         dx = dz @ yᵀ,  dy = xᵀ @ dz
+    p = softmax(s)    ds = p · (dp − Σ p · dp), the sum along the softmax's axis
+    x + y, x · y      dz, and dz times the other factor
+    repeat, take      sums over what was repeated or taken more than once
+
+What several equations read gets one sum of all that they hand back, so that the rounding
+interpretation sees it as the single open sum that frameworks make of it. Inputs that a batch
+shares (weights, biases, masks) are summed over the batch by `sum_to`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, reduce
+from typing import Final
+
+from qkvac.spec.syntax import Equation, Expr, Op, Program, Ref, SpecError, Tensor, is_scalar, walk
+from qkvac.spec.text import declaration, expression
+
+SHARED: Final = ("Wq", "Wk", "Wv", "Wo", "bq", "bk", "bv", "mask")
+"""Inputs that carry no batch axes of their own, or broadcast along some."""
+
+LOGITS: Final = "S"
+"""What is called the argument of a softmax that is no tensor of the text."""
+
+
+def cotangent(name: str) -> str:
+    """The name of a tensor's cotangent: dX for X."""
+    return f"d{name}"
+
+
+@cache
+def adjoint(program: Program, last: str) -> Program:
+    """The program, with a cotangent of `last` as a further input, and equations for all others.
+
+    Gradients of the real inputs come last, in the order of the inputs. Raises SpecError for an
+    operation that has no reverse rule here.
+    """
+    return _Adjoint(program, last).derived()
+
+
+class _Adjoint:
+    """One backward walk: what has been handed back to each tensor so far, and the equations."""
+
+    def __init__(self, program: Program, last: str) -> None:
+        self.program = program
+        self.last = last
+        self.handed: dict[str, list[Expr]] = {}
+        self.equations: list[Equation] = []
+        self.line = program.equations[-1].line
+
+    def derived(self) -> Program:
+        program = self.program
+        given = program.tensors[self.last]
+        for equation in reversed(program.equations):
+            name = equation.target.name
+            if name == self.last:
+                self.hand(equation.expression, Ref(cotangent(name)), equation.target)
+            elif name in self.handed:
+                self.hand(equation.expression, self.collected(equation.target), equation.target)
+        for tensor in program.inputs:
+            if tensor.kind == "real" and tensor.name in self.handed:
+                self.collected(tensor)
+        return Program(
+            (*program.inputs, Tensor(cotangent(self.last), given.axes)),
+            program.parameters,
+            (*program.equations, *self.equations),
+        )
+
+    def collected(self, tensor: Tensor) -> Expr:
+        """States the equation of a tensor's cotangent, and refers to it."""
+        total = reduce(lambda x, y: Op("add", (x, y)), self.handed[tensor.name])
+        if tensor.name in SHARED:
+            total = Op("sum_to", (total, Ref(tensor.name)))
+        return self.stated(cotangent(tensor.name), tensor, total)
+
+    def stated(self, name: str, like: Tensor, value: Expr) -> Expr:
+        target = Tensor(name, like.axes)
+        self.line += 1
+        text = f"{declaration(target)} = {expression(value)}"
+        self.equations.append(Equation(target, value, text, self.line))
+        return Ref(name)
+
+    def hand(self, node: Expr, given: Expr, target: Tensor) -> None:
+        """Hands `given`, the cotangent of `node`, back to the tensors below it.
+
+        `target` is the tensor whose right-hand side `node` belongs to.
+        """
+        tensors = self.program.tensors
+        if isinstance(node, Ref):
+            if tensors[node.name].kind == "real":
+                self.handed.setdefault(node.name, []).append(given)
+            return
+        assert isinstance(node, Op), "a number is no tensor"
+        if node.name == "softmax":
+            self.hand(node.args[0], self.through_softmax(node, given, target), target)
+            return
+        for argument, part in self.parts(node, given):
+            if not is_scalar(argument, tensors):
+                self.hand(argument, part, target)
+
+    def parts(self, node: Op, given: Expr) -> Iterator[tuple[Expr, Expr]]:
+        """Each operand with its cotangent; scalars may be among them."""
+        name, args = node.name, node.args
+        if name == "matmul":
+            left, right = args
+            yield left, Op("matmul", (given, turned(right)))
+            yield right, Op("matmul", (turned(left), given))
+        elif name == "transpose":
+            yield args[0], turned(given)
+        elif name in ("add", "subtract"):
+            yield args[0], given
+            yield args[1], given if name == "add" else Op("negate", (given,))
+        elif name == "negate":
+            yield args[0], Op("negate", (given,))
+        elif name in ("multiply", "divide"):
+            yield args[0], Op(name, (given, args[1]))
+            if name == "multiply":
+                yield args[1], Op(name, (given, args[0]))
+        elif name == "split":
+            yield args[0], Op("merge", (given,))
+        elif name == "merge":
+            yield args[0], Op("split", (given, heads_of(args[0])))
+        elif name == "repeat":
+            yield args[0], Op("sum_to", (given, args[0]))
+        elif name == "take":
+            yield args[0], Op("scatter_add", (given, args[1], args[0]))
+        elif name == "head":
+            yield args[0], Op("pad", (given, args[0]))
+        else:
+            raise SpecError(f"{name} has no reverse rule")
+
+    def through_softmax(self, node: Op, given: Expr, target: Tensor) -> Expr:
+        """The cotangent of the logits; a statement of its own, unless they are a tensor."""
+        weights = Ref(target.name)
+        if self.program.equation(target.name).expression is not node:
+            raise SpecError("a softmax within another operation has no reverse rule")
+        mean = Op("sum", (Op("multiply", (weights, given)),), node.axis)
+        value = Op("multiply", (weights, Op("subtract", (given, mean))))
+        if isinstance(node.args[0], Ref):
+            return value
+        return self.stated(cotangent(LOGITS), target, value)
+
+
+def turned(node: Expr) -> Expr:
+    """The transpose, with transpositions moved to the factors of a product."""
+    if isinstance(node, Op) and node.name == "transpose":
+        return node.args[0]
+    if isinstance(node, Op) and node.name == "matmul":
+        left, right = node.args
+        return Op("matmul", (turned(right), turned(left)))
+    return Op("transpose", (node,))
+
+
+def heads_of(node: Expr) -> Expr:
+    """The number of heads of what is merged: what its parts were split into."""
+    for part in walk(node):
+        if isinstance(part, Op) and part.name == "split":
+            return part.args[1]
+    raise SpecError("what is merged was not split")

@@ -1,0 +1,262 @@
+"""The derived gradients, against forward-mode derivatives and against finite differences.
+
+Both are carried out in balls of high precision and know nothing of reverse mode: the first
+carries a tangent beside every value, through the definition of each operation, the second
+evaluates the declared equations twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from flint import arb
+
+from qkvac.spec import shapes
+from qkvac.spec.adjoint import SHARED, adjoint
+from qkvac.spec.attention import PROFILES
+from qkvac.spec.ball import BallAlgebra, Balls, working_precision
+from qkvac.spec.equations import Number, Op, Program, SpecError, evaluate, parse
+from qkvac.spec.rearrangements import Rearrangements
+from qkvac.spec.scalar import Scalar
+from qkvac.spec.text import plain
+
+Array = np.ndarray[Any, Any]
+
+BITS = 512
+STEP = 2.0**-100
+"""Of the finite differences: their own error is of the order of its square."""
+
+SIZES = {
+    **{"n": 5, "d": 6, "c": 4, "h": 4, "g": 2, "o": 3, "L": 4, "S": 5, "v": 2},
+    **{"t": 7, "p": 6, "scale": Scalar.of(0.375)},
+}
+VARIANTS = [(profile.name, name) for profile in PROFILES.values() for name in profile.texts]
+
+
+class Tangents(Rearrangements):
+    """Values are pairs of a ball and its derivative along one direction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.balls = BallAlgebra()
+
+    def center(self, value: Pair) -> Array:
+        return self.balls.center(value.value)
+
+    def matmul(self, x: Pair, y: Pair) -> Pair:
+        product = self.balls.matmul
+        moved = self.balls.add(product(x.tangent, y.value), product(x.value, y.tangent))
+        return Pair(product(x.value, y.value), moved)
+
+    def add(self, x: Pair, y: Pair) -> Pair:
+        return Pair(self.balls.add(x.value, y.value), self.balls.add(x.tangent, y.tangent))
+
+    def scale(self, x: Pair, s: Scalar) -> Pair:
+        return Pair(self.balls.scale(x.value, s), self.balls.scale(x.tangent, s))
+
+    def softmax(self, x: Pair, axis: int, where: Array | None) -> Pair:
+        """The quotient rule for e^x over its sum, entry by entry."""
+        assert axis == -1
+        keep = np.broadcast_to(True if where is None else where, x.shape)
+        scores, moving = x.value.entries, x.tangent.entries
+        value, tangent = np.empty(x.shape, object), np.empty(x.shape, object)
+        for row in np.ndindex(x.shape[:-1]):
+            kept = [j for j in range(x.shape[-1]) if keep[(*row, j)]]
+            power = {j: scores[(*row, j)].exp() for j in kept}
+            total = sum(power.values(), arb(0))
+            change = sum((power[j] * moving[(*row, j)] for j in kept), arb(0))
+            for j in range(x.shape[-1]):
+                value[(*row, j)] = power[j] / total if j in power else arb(0)
+                tangent[(*row, j)] = (
+                    power[j] * (moving[(*row, j)] * total - change) / total**2
+                    if j in power
+                    else arb(0)
+                )
+        return Pair(Balls.of(value), Balls.of(tangent))
+
+
+class Pair:
+    def __init__(self, value: Balls, tangent: Balls) -> None:
+        self.value, self.tangent, self.shape = value, tangent, value.shape
+
+    def rearranged(self, function: Any) -> Pair:
+        return Pair(self.value.rearranged(function), self.tangent.rearranged(function))
+
+
+def shape_of(tensor: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
+    """Shared inputs carry no batch; a mask broadcasts along the heads."""
+    own = tuple(int(shapes.fold(axis, SIZES)) for axis in tensor.axes)
+    if tensor.name == "mask":
+        return (*batch, 1, *own[1:])
+    return own if tensor.name in (*SHARED, "E", "P") else (*batch, *own)
+
+
+def drawn(program: Program, batch: tuple[int, ...], seed: int = 3) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    found = dict[str, Array]()
+    for tensor in program.inputs:
+        shape = shape_of(tensor, batch)
+        if tensor.kind == "index":
+            # Some tokens come twice.
+            found[tensor.name] = rng.integers(0, 3, shape)
+        elif tensor.kind == "mask":
+            found[tensor.name] = rng.random(shape) < 0.8
+        else:
+            found[tensor.name] = rng.standard_normal(shape)
+    if "mask" in found:
+        mask = found["mask"]
+        removed = False if mask.dtype == np.bool_ else -np.inf
+        mask[..., 1, :] = removed  # a query without keys
+        mask[..., 2, 3] = removed
+    return found
+
+
+def total(x: Balls, y: Balls) -> arb:
+    """⟨x, y⟩"""
+    return sum((a * b for a, b in zip(x.flat, y.flat, strict=True)), arb(0))
+
+
+def gradients(program: Program, inputs: Mapping[str, Array]) -> dict[str, Balls]:
+    algebra = BallAlgebra()
+    values = {
+        t.name: algebra.constant(inputs[t.name]) if t.kind == "real" else inputs[t.name]
+        for t in program.inputs
+    }
+    return evaluate(program, algebra, values, SIZES)
+
+
+def moved(program: Program, name: str, inputs: Mapping[str, Array], towards: Array) -> arb:
+    """The derivative of ⟨dC, C⟩ when input `name` moves, by forward mode."""
+    algebra = Tangents()
+
+    def pair(tensor: Any) -> Any:
+        array = inputs[tensor.name]
+        if tensor.kind != "real":
+            return array
+        change = towards if tensor.name == name else np.zeros(array.shape)
+        return Pair(algebra.balls.constant(array), algebra.balls.constant(change))
+
+    values = {tensor.name: pair(tensor) for tensor in program.inputs}
+    last = program.equations[-1].target.name
+    result = evaluate(program, algebra, values, SIZES)[last]
+    return total(result.tangent, algebra.balls.constant(inputs[f"d{last}"]))
+
+
+def directions(inputs: Mapping[str, Array], program: Program) -> dict[str, Array]:
+    rng = np.random.default_rng(8)
+    reals = [t.name for t in program.inputs if t.kind == "real"]
+    # A mask moves only where it is finite; elsewhere there is no derivative.
+    return {
+        name: np.where(np.isfinite(inputs[name]), rng.standard_normal(inputs[name].shape), 0.0)
+        for name in reals
+    }
+
+
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["single", "batch"])
+@pytest.mark.parametrize(("profile", "variant"), VARIANTS)
+def test_gradients_are_the_forward_derivatives(
+    profile: str, variant: str, batch: tuple[int, ...]
+) -> None:
+    forward = PROFILES[profile].program(variant)
+    program = adjoint(forward, PROFILES[profile].last)
+    inputs = drawn(program, batch)
+    with working_precision(BITS):
+        found = gradients(program, inputs)
+        for name, towards in directions(inputs, forward).items():
+            true = moved(forward, name, inputs, towards)
+            ours = total(found[f"d{name}"], BallAlgebra().constant(towards))
+            assert ours.overlaps(true), (name, ours, true)
+            assert float(true.rad()) < 1e-100
+            # A number that is added to every key adds one number to all scores of a query.
+            assert (float(abs(true)) > 1e-6) == (name != "bk"), name
+
+
+@pytest.mark.parametrize(("profile", "variant"), VARIANTS)
+def test_gradients_are_the_limits_of_differences(profile: str, variant: str) -> None:
+    forward, last = PROFILES[profile].program(variant), PROFILES[profile].last
+    program = adjoint(forward, last)
+    inputs = drawn(program, ())
+    with working_precision(BITS):
+        algebra = BallAlgebra()
+        found = gradients(program, inputs)
+        for name, towards in directions(inputs, forward).items():
+
+            def value(step: float, name: str = name, towards: Array = towards) -> arb:
+                values = {
+                    t.name: algebra.constant(inputs[t.name]) if t.kind == "real" else inputs[t.name]
+                    for t in forward.inputs
+                }
+                change = algebra.scale(algebra.constant(towards), Scalar.of(step))
+                values[name] = algebra.add(values[name], change)
+                result = evaluate(forward, algebra, values, SIZES)[last]
+                return total(result, algebra.constant(inputs[f"d{last}"]))
+
+            quotient = (value(STEP) - value(-STEP)) / (2 * STEP)
+            ours = total(found[f"d{name}"], algebra.constant(towards))
+            # Third derivatives of these smooth functions are far below 2**60.
+            assert float(abs(quotient - ours)) < STEP**2 * 2.0**60, name
+
+
+@pytest.mark.parametrize("name", ["dA", "dS", "dΩ", "dV", "dK", "dQ", "dX", "dWq"])
+def test_a_wrong_equation_is_noticed(name: str) -> None:
+    """Each statement matters: doubled, the derivative along some input is another."""
+    forward = PROFILES["attention"].program()
+    program = adjoint(forward, "C")
+    equations = tuple(
+        replace(e, expression=Op("multiply", (e.expression, Number(Fraction(2)))))
+        if e.target.name == name
+        else e
+        for e in program.equations
+    )
+    inputs = drawn(program, ())
+    with working_precision(BITS):
+        found = gradients(replace(program, equations=equations), inputs)
+        agree = {
+            input: total(found[f"d{input}"], BallAlgebra().constant(towards)).overlaps(
+                moved(forward, input, inputs, towards)
+            )
+            for input, towards in directions(inputs, forward).items()
+        }
+    assert not all(agree.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("X[n, d]\nY[n, d] = softmax(X, axis=1) * 2", "within another operation"),
+        ("X[h, n, d]\nY[n, h * d] = merge(X)", "was not split"),
+        ("X[n, d]\nY[n, 1] = sum(X, axis=1)", "sum has no reverse rule"),
+    ],
+)
+def test_what_has_no_rule_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        adjoint(parse(text), "Y")
+
+
+def test_the_gradients_of_attention_as_they_are_read() -> None:
+    derived = adjoint(PROFILES["attention"].program(), "C")
+    assert plain(derived).split("\n")[-10:] == [
+        "dA[n, n] = dC @ V.T",
+        "dS[n, n] = A * (dA - sum(A * dA, axis=1))",
+        "dΩ[n, n] = dS / sqrt(c)",
+        "dV[n, c] = A.T @ dC",
+        "dK[n, c] = dΩ.T @ Q",
+        "dQ[n, c] = dΩ @ K",
+        "dX[n, d] = dV @ Wv.T + dK @ Wk.T + dQ @ Wq.T",
+        "dWq[d, c] = sum_to(X.T @ dQ, Wq)",
+        "dWk[d, c] = sum_to(X.T @ dK, Wk)",
+        "dWv[d, c] = sum_to(X.T @ dV, Wv)",
+    ]
+
+
+@pytest.mark.parametrize(("profile", "variant"), VARIANTS)
+def test_the_derived_text_parses_to_itself(profile: str, variant: str) -> None:
+    derived = adjoint(PROFILES[profile].program(variant), PROFILES[profile].last)
+    again = parse(plain(derived))
+    assert plain(again) == plain(derived)
+    shapes.check(again)
