@@ -13,7 +13,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from qkvac.spec import exact_cases, generic_cases, profile_cases
+from qkvac.spec import exact_cases, generic_cases, head_cases, profile_cases
 from qkvac.spec.attention import PROFILES
 from qkvac.spec.case import Case
 from qkvac.spec.equations import SpecError
@@ -47,6 +47,7 @@ _OF_PROFILE: Final[Mapping[str, Callable[[], Sequence[Case]]]] = MappingProxyTyp
         "attention": _attention,
         "dot_product_attention": profile_cases.no_weights,
         "causal_attention": profile_cases.causal,
+        "scaled_dot_product_attention": head_cases.all_cases,
         "multi_head_attention": profile_cases.multi_head,
         "attention_linear_layers": profile_cases.linear,
         "embedding": profile_cases.embedding,
