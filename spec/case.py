@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
 
-from qkvac.spec import draws, families
+from qkvac.spec import draws
 from qkvac.spec.attention import PROFILES
 from qkvac.spec.equations import Program
 from qkvac.spec.families import Frame, Inputs
