@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from functools import cache, reduce
 from typing import Final
 
+from qkvac.spec.notation import declaration, expression
 from qkvac.spec.syntax import Equation, Expr, Op, Program, Ref, SpecError, Tensor, is_scalar, walk
-from qkvac.spec.text import declaration, expression
 
 SHARED: Final = ("Wq", "Wk", "Wv", "Wo", "bq", "bk", "bv", "mask")
 """Inputs that carry no batch axes of their own, or broadcast along some."""

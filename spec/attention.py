@@ -14,6 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
+from qkvac.spec.adjoint import adjoint, cotangent
 from qkvac.spec.equations import Program, SpecError, parse
 from qkvac.spec.formats import FORMATS
 
@@ -41,6 +42,8 @@ class Profile:
     """What the function returns, in order; the last one is the profile's result."""
     optional: frozenset[str] = frozenset()
     budget: Budget | None = None
+    base: str = ""
+    """The profile whose gradients these are; "" for a function that computes no gradients."""
 
     @property
     def text(self) -> str:
@@ -51,11 +54,23 @@ class Profile:
         return self.quantities[-1]
 
     def program(self, variant: str | None = None) -> Program:
-        """The parsed equations of a variant, by default the first."""
+        """The equations of a variant, by default the first; of gradients they are derived."""
         if variant is not None and variant not in self.texts:
             known = ", ".join(self.texts)
             raise SpecError(f"{self.name} has no variant {variant!r}; it has {known}")
-        return _parsed(self.text if variant is None else self.texts[variant])
+        declared = _parsed(self.text if variant is None else self.texts[variant])
+        return adjoint(declared, PROFILES[self.base].last) if self.base else declared
+
+    def reported(self, variant: str | None = None) -> tuple[str, ...]:
+        """Those of the quantities that a variant has."""
+        tensors = self.program(variant).tensors
+        return tuple(name for name in self.quantities if name in tensors)
+
+    def results(self, variant: str | None = None) -> tuple[str, ...]:
+        """What a variant is for: the last quantity, or every gradient."""
+        if not self.base:
+            return (self.last,)
+        return tuple(name for name in self.reported(variant) if name not in self.optional)
 
 
 @cache
@@ -107,8 +122,7 @@ X[n, d] = take(E, tokens) + head(P, n)
 def _biased(text: str) -> str:
     for name in ("q", "k", "v"):
         text = text.replace(f"X @ W{name}.T", f"X @ W{name}.T + b{name}")
-        text = text.replace(f"W{name}[c, d]\n", f"W{name}[c, d]\nb{name}[c]\n")
-    return text
+    return text.replace("Wv[c, d]\n", "Wv[c, d]\nbq[c]\nbk[c]\nbv[c]\n")
 
 
 def _causal(text: str) -> str:
@@ -164,63 +178,85 @@ SDPA_VARIANTS: Final = MappingProxyType(
     }
 )
 
+
+def _gradients(base: Profile) -> Profile:
+    """The gradients of a profile's inputs, given the cotangent of its last quantity."""
+    programs = [base.program(variant) for variant in base.texts]
+    inputs = dict.fromkeys(t.name for p in programs for t in p.inputs if t.kind == "real")
+    results = tuple(map(cotangent, inputs))
+    tensors = {name for program in programs for name in program.tensors}
+    steps = ("A", "dA", "dΩ", "dQ", "dK", "dV")
+    optional = tuple(s for s in steps if s.removeprefix("d") in tensors and s not in results)
+    return Profile(
+        f"{base.name}_gradients",
+        f"gradients of {base.name}, by the cotangent of {base.last}",
+        base.texts,
+        (*optional, *results),
+        frozenset(optional),
+        base=base.name,
+    )
+
+
+_FORWARD: Final = (
+    Profile(
+        "attention",
+        "self-attention with trainable weights",
+        {"plain": ATTENTION},
+        ("Q", "K", "V", "Ω", "A", "C"),
+        frozenset({"Ω"}),
+        Budget(products=5, transpositions=1),
+    ),
+    Profile(
+        "dot_product_attention",
+        "self-attention without weights and without scale",
+        {"plain": NO_WEIGHTS},
+        ("Ω", "A", "C"),
+        frozenset({"Ω"}),
+        Budget(products=2, transpositions=1),
+    ),
+    Profile(
+        "causal_attention",
+        "self-attention in which a token sees itself and earlier tokens",
+        {"plain": _causal(ATTENTION)},
+        ("Q", "K", "V", "Ω", "A", "C"),
+        frozenset({"Ω"}),
+        Budget(products=5, transpositions=1),
+    ),
+    Profile(
+        "scaled_dot_product_attention",
+        "what kernels implement, given queries, keys and values",
+        SDPA_VARIANTS,
+        ("Ω", "A", "C"),
+        frozenset({"Ω"}),
+    ),
+    Profile(
+        "multi_head_attention",
+        "several heads, merged and projected",
+        {"plain": _multi_head(causal=False), "causal": _multi_head(causal=True)},
+        ("Q", "K", "V", "Ω", "A", "C", "Y"),
+        frozenset({"Ω"}),
+    ),
+    Profile(
+        "attention_linear_layers",
+        "self-attention with weights stored (c, d), as linear layers store them",
+        {"plain": LINEAR, "bias": _biased(LINEAR)},
+        ("Q", "K", "V", "Ω", "A", "C"),
+        frozenset({"Ω"}),
+    ),
+    Profile(
+        "embedding",
+        "token embeddings plus position embeddings",
+        {"plain": EMBEDDING},
+        ("X",),
+    ),
+)
+
 PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
-    {
-        profile.name: profile
-        for profile in (
-            Profile(
-                "attention",
-                "self-attention with trainable weights",
-                {"plain": ATTENTION},
-                ("Q", "K", "V", "Ω", "A", "C"),
-                frozenset({"Ω"}),
-                Budget(products=5, transpositions=1),
-            ),
-            Profile(
-                "dot_product_attention",
-                "self-attention without weights and without scale",
-                {"plain": NO_WEIGHTS},
-                ("Ω", "A", "C"),
-                frozenset({"Ω"}),
-                Budget(products=2, transpositions=1),
-            ),
-            Profile(
-                "causal_attention",
-                "self-attention in which a token sees itself and earlier tokens",
-                {"plain": _causal(ATTENTION)},
-                ("Q", "K", "V", "Ω", "A", "C"),
-                frozenset({"Ω"}),
-                Budget(products=5, transpositions=1),
-            ),
-            Profile(
-                "scaled_dot_product_attention",
-                "what kernels implement, given queries, keys and values",
-                SDPA_VARIANTS,
-                ("Ω", "A", "C"),
-                frozenset({"Ω"}),
-            ),
-            Profile(
-                "multi_head_attention",
-                "several heads, merged and projected",
-                {"plain": _multi_head(causal=False), "causal": _multi_head(causal=True)},
-                ("Q", "K", "V", "Ω", "A", "C", "Y"),
-                frozenset({"Ω"}),
-            ),
-            Profile(
-                "attention_linear_layers",
-                "self-attention with weights stored (c, d), as linear layers store them",
-                {"plain": LINEAR, "bias": _biased(LINEAR)},
-                ("Q", "K", "V", "Ω", "A", "C"),
-                frozenset({"Ω"}),
-            ),
-            Profile(
-                "embedding",
-                "token embeddings plus position embeddings",
-                {"plain": EMBEDDING},
-                ("X",),
-            ),
-        )
-    }
+    {profile.name: profile for profile in _FORWARD}
+)
+
+GRADIENTS: Final[Mapping[str, Profile]] = MappingProxyType(
+    {profile.name: profile for profile in map(_gradients, _FORWARD)}
 )
 
 

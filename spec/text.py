@@ -21,73 +21,25 @@ from qkvac.spec.equations import (
     SpecError,
     Tensor,
 )
+from qkvac.spec.notation import (
+    ATOM,
+    SYMBOLS,
+    UNARY,
+    decimal,
+    declaration,
+    expression,
+    plain,
+)
 
-_SUM, _PRODUCT, _UNARY, _ATOM = range(4)
-"""How tightly an expression binds."""
-
-_SYMBOLS: Final = {"add": ("+", _SUM), "subtract": ("-", _SUM), "conjunction": ("&", _SUM)} | {
-    "matmul": ("@", _PRODUCT),
-    "multiply": ("*", _PRODUCT),
-    "divide": ("/", _PRODUCT),
-}
-
-
-def plain(program: Program) -> str:
-    """The equations, one a line, each with the shape contract of its result.
-
-    What the parser reads is what this writes, up to spaces and brackets that are not needed.
-    """
-    lines = [declaration(tensor) for tensor in program.inputs]
-    lines += program.parameters
-    lines += [f"{declaration(e.target)} = {expression(e.expression)}" for e in program.equations]
-    return "\n".join(lines)
-
-
-def declaration(tensor: Tensor) -> str:
-    """`X[n, d]`."""
-    return f"{tensor.name}[{', '.join(expression(axis) for axis in tensor.axes)}]"
-
-
-def expression(node: Expr) -> str:
-    """The expression in the grammar's own syntax."""
-    return _plain(node)[0]
-
-
-def _plain(node: Expr) -> tuple[str, int]:
-    if isinstance(node, Ref):
-        return node.name, _ATOM
-    if isinstance(node, Number):
-        return _decimal(node.value), _ATOM
-    name, args = node.name, node.args
-    if name in _SYMBOLS:
-        symbol, level = _SYMBOLS[name]
-        left, right = _bracketed(args[0], level), _bracketed(args[1], level + 1)
-        return f"{left} {symbol} {right}", level
-    if name == "negate":
-        return f"-{_bracketed(args[0], _UNARY)}", _UNARY
-    if name == "transpose":
-        return f"{_bracketed(args[0], _ATOM)}.T", _ATOM
-    parts = [expression(argument) for argument in args]
-    if node.axis is not None:
-        parts.insert(1, f"axis={node.axis}")
-        parts[2:] = [f"where={part}" for part in parts[2:]]
-    return f"{name}({', '.join(parts)})", _ATOM
-
-
-def _bracketed(node: Expr, level: int) -> str:
-    text, own = _plain(node)
-    return text if own >= level else f"({text})"
-
-
-def _decimal(value: Fraction) -> str:
-    """A literal that parses to the same fraction; numbers of the grammar are finite decimals."""
-    if value.denominator == 1:
-        return str(value.numerator)
-    digits = 0
-    while (value * 10**digits).denominator != 1:
-        digits += 1
-    whole = str(int(value * 10**digits)).rjust(digits + 1, "0")
-    return f"{whole[:-digits]}.{whole[-digits:]}"
+__all__ = [
+    "declaration",
+    "expression",
+    "latex",
+    "plain",
+    "program_from_json",
+    "program_to_json",
+    "to_json",
+]
 
 
 # --- LaTeX -----------------------------------------------------------------------------------
@@ -112,6 +64,8 @@ def latex(program: Program) -> str:
 def _symbol(name: str) -> str:
     if name in _GREEK:
         return _GREEK[name]
+    if name[0] == "d" and len(name) > 1:
+        return rf"\mathrm{{d}}{_symbol(name[1:])}"
     if len(name) == 1:
         return name
     if len(name) == 2:
@@ -127,24 +81,24 @@ def _space(tensor: Tensor) -> str:
 
 def _latex(node: Expr) -> tuple[str, int]:
     if isinstance(node, Ref):
-        return _symbol(node.name), _ATOM
+        return _symbol(node.name), ATOM
     if isinstance(node, Number):
-        return _decimal(node.value), _ATOM
+        return decimal(node.value), ATOM
     name, args = node.name, node.args
     if name == "divide":
-        return rf"\frac{{{_latex(args[0])[0]}}}{{{_latex(args[1])[0]}}}", _ATOM
-    if name in _SYMBOLS:
-        level = _SYMBOLS[name][1]
+        return rf"\frac{{{_latex(args[0])[0]}}}{{{_latex(args[1])[0]}}}", ATOM
+    if name in SYMBOLS:
+        level = SYMBOLS[name][1]
         left, right = _latex_bracketed(args[0], level), _latex_bracketed(args[1], level + 1)
         sign = {"matmul": r"\,", "multiply": r"\cdot", "conjunction": r"\wedge"}
-        return f"{left} {sign.get(name, _SYMBOLS[name][0])} {right}", level
+        return f"{left} {sign.get(name, SYMBOLS[name][0])} {right}", level
     if name == "negate":
-        return f"-{_latex_bracketed(args[0], _UNARY)}", _UNARY
+        return f"-{_latex_bracketed(args[0], UNARY)}", UNARY
     if name == "transpose":
-        return rf"{_latex_bracketed(args[0], _ATOM)}^{{\top}}", _ATOM
+        return rf"{_latex_bracketed(args[0], ATOM)}^{{\top}}", ATOM
     if name == "sqrt":
-        return rf"\sqrt{{{_latex(args[0])[0]}}}", _ATOM
-    return _latex_call(node), _ATOM
+        return rf"\sqrt{{{_latex(args[0])[0]}}}", ATOM
+    return _latex_call(node), ATOM
 
 
 def _latex_call(node: Op) -> str:
