@@ -18,12 +18,12 @@ from typing import Final
 from qkvac import checks, tensors
 from qkvac.arrays import ResultError, by_quantity
 from qkvac.cells import FILES, Status
-from qkvac.checks import Finding, Visit
 from qkvac.commands import Ending, Run, words_of
+from qkvac.findings import Finding, Visit
 from qkvac.plan import Job
 from qkvac.ports import FUNCTIONS
 from qkvac.process import Outcome, surroundings
-from qkvac.relations import FACTORS
+from qkvac.relations import IN_ADVANCE, further
 from qkvac.roster import Entry, memory_limit
 from qkvac.runner import PATIENCE, Answer
 from qkvac.selection import Options
@@ -64,24 +64,24 @@ def answer_from(job: Job, look: Callable[[str], Outcome]) -> Answer:
 
 def _finding(job: Job, check: str, outcome: Outcome, look: Callable[[str], Outcome]) -> Finding:
     """What a check finds whose further calls were made already."""
-    if check not in FACTORS:
+    if check not in IN_ADVANCE:
         return Finding(Status.UNSUPPORTED, FILES)
-    further = []
-    for number in range(1, len(FACTORS[check]) + 1):
+    inputs = job.case.inputs(job.dtype)
+    others = []
+    for number, _ in enumerate(further(check, job.case, job.dtype, inputs), 1):
         found = look(related(job.case.id, check, number))
         if found.status == "ok" and not found.outputs:
             found = Outcome(Status.MISSING, found.reason)
         if found.status != "ok":
             return Finding(found.status, found.reason)
-        further.append(found)
+        others.append(found)
     if check == "repeat":
-        outcome = replace(outcome, unstable=_differing(outcome, further[0]))
-    answers = iter(further)
-    inputs = job.case.inputs(job.dtype)
+        outcome = replace(outcome, unstable=_differing(outcome, others[0]))
+    answers = iter(others)
     visit = Visit(
         job.entry, job.dtype, job.case, inputs, outcome, lambda _: next(answers), lambda: None
     )
-    return checks.CHECKS[check].run(visit)
+    return checks.finding(check, visit)
 
 
 def _differing(first: Outcome, second: Outcome) -> tuple[str, ...]:

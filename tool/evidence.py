@@ -34,6 +34,16 @@ BROKEN: Final[Mapping[str, str]] = {
     "state": "it keeps something from one call to the next, such as a cache keyed by shape",
     "scaling": "it computes differently for larger numbers: a constant, or a path by magnitude",
     "signs": "its rounding has a direction, or a constant is added",
+    "future": "what a query gets depends on tokens that it may not see: a mask that is off, a "
+    "maximum or a sum over more than the query's own keys",
+    "first-row": "a query with one key gets something besides its values: another key leaks in, or "
+    "the weights do not sum to 1",
+    "own-row": "a query's result depends on other queries",
+    "batch": "samples of a batch are mixed",
+    "sensitivity": "an input is not used, or an earlier one is used in its place",
+    "permutation": "the result depends on the order of the tokens",
+    "samples": "a sample is computed differently in a batch",
+    "mask-forms": "masks that say the same are treated differently",
     "environment": "it changes the floating-point environment of its thread",
 }
 """What a broken check of the protocol says about a port."""

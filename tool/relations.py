@@ -1,38 +1,179 @@
 """Further inputs that the checks of clause M ask about, known before the first answer.
 
 A function is simply called again. For a port that works on files, they are written beside the
-case, as if they were cases of their own.
+case, as if they were cases of their own. So no further input depends on what a port declares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Final
 
 import numpy as np
 
+from qkvac.spec.case import Case
+
 Array = np.ndarray[Any, Any]
 Inputs = Mapping[str, Array]
 
-FACTORS: Final[Mapping[str, tuple[Mapping[str, float], ...]]] = {
-    "repeat": ({},),
-    "scaling": (
-        {"X": 4.0, "Wq": 0.25, "Wk": 0.25, "Wv": 0.25},
-        {"Wq": 2.0, "Wk": 0.5, "Wv": 8.0},
-    ),
-    "signs": ({"Wq": -1.0, "Wk": -1.0}, {"Wv": -1.0}),
+WITHOUT_BATCH: Final = frozenset({"Wq", "Wk", "Wv", "Wo", "bq", "bk", "bv", "E", "P", "mask"})
+"""Inputs that all samples of a batch share; a mask is left as it is."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a further call multiplies the inputs by, and what becomes of the results."""
+
+    inputs: Mapping[str, float]
+    results: Mapping[str, float] = field(default_factory=dict)
+
+
+def _with_weights(biases: bool = False) -> dict[str, tuple[Move, ...]]:
+    quarter = dict.fromkeys(("Wq", "Wk", "Wv"), 0.25)
+
+    def moved(*pairs: tuple[str, float]) -> dict[str, float]:
+        kinds = ("W", "b") if biases else ("W",)
+        return {f"{kind}{name}": factor for name, factor in pairs for kind in kinds}
+
+    return {
+        "scaling": (
+            Move({"X": 4.0, **quarter}),
+            Move(
+                moved(("q", 2.0), ("k", 0.5), ("v", 8.0)), {"Q": 2.0, "K": 0.5, "V": 8.0, "C": 8.0}
+            ),
+        ),
+        "signs": (
+            Move(moved(("q", -1.0), ("k", -1.0)), {"Q": -1.0, "K": -1.0}),
+            Move(moved(("v", -1.0)), {"V": -1.0, "C": -1.0}),
+        ),
+    }
+
+
+MOVES: Final[Mapping[str, Mapping[str, tuple[Move, ...]]]] = {
+    "attention": _with_weights(),
+    "causal_attention": _with_weights(),
+    "attention_linear_layers": _with_weights(biases=True),
+    "multi_head_attention": {
+        "scaling": (
+            Move({"X": 4.0, "Wq": 0.25, "Wk": 0.25, "Wv": 0.25}),
+            Move(
+                {"Wq": 2.0, "Wk": 0.5, "Wv": 8.0, "Wo": 0.25},
+                {"Q": 2.0, "K": 0.5, "V": 8.0, "C": 8.0, "Y": 2.0},
+            ),
+        ),
+        "signs": (
+            Move({"Wq": -1.0, "Wk": -1.0}, {"Q": -1.0, "K": -1.0}),
+            Move({"Wv": -1.0, "Wo": -1.0}, {"V": -1.0, "C": -1.0}),
+        ),
+    },
+    "scaled_dot_product_attention": {
+        "scaling": (Move({"Q": 2.0, "K": 0.5, "V": 8.0}, {"C": 8.0}),),
+        "signs": (Move({"Q": -1.0, "K": -1.0}), Move({"V": -1.0}, {"C": -1.0})),
+    },
+    "dot_product_attention": {"signs": (Move({"X": -1.0}, {"C": -1.0}),)},
+    "embedding": {
+        "scaling": (Move({"E": 4.0, "P": 4.0}, {"X": 4.0}),),
+        "signs": (Move({"E": -1.0, "P": -1.0}, {"X": -1.0}),),
+    },
 }
-"""By check: what each further call multiplies the inputs by."""
-
-
-def further(check: str, inputs: Inputs) -> tuple[dict[str, Array], ...]:
-    """The inputs of the further calls of a check, in order; none if it asks nothing in advance."""
-    return tuple(
-        {name: times(array, factors.get(name, 1.0)) for name, array in inputs.items()}
-        for factors in FACTORS.get(check, ())
-    )
+"""By profile and check: transformations that commute with every rounding. Without a scale there is
+none for powers of two."""
 
 
 def times(array: Array, factor: float) -> Array:
     """The array times a power of two, in its own dtype."""
     return array if factor == 1.0 else array * array.dtype.type(factor)
+
+
+# --- additive changes ------------------------------------------------------------------------
+
+
+def last_kept(case: Case) -> int:
+    """The last key that `future` leaves as it is."""
+    return (case.sizes["S"] if "S" in case.sizes else case.sizes["n"]) // 2
+
+
+def one_query(case: Case) -> int:
+    """The query that `own-row` changes."""
+    return case.sizes["L"] // 2
+
+
+def last_sample(case: Case) -> tuple[int, ...]:
+    """The index of the sample that `batch` changes."""
+    return tuple(size - 1 for size in case.batch)
+
+
+def order(count: int) -> Array:
+    """Odd places, then even ones: no reversal and no rotation of more than two tokens."""
+    return np.concatenate([np.arange(1, count, 2), np.arange(0, count, 2)])
+
+
+def _repeat(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
+    return [{}]
+
+
+def _future(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
+    other, kept = case.drawn(1).inputs(dtype), last_kept(case)
+    changed = {}
+    for name in ("K", "V") if "K" in inputs else ("X",):
+        changed[name] = inputs[name].copy()
+        changed[name][..., kept + 1 :, :] = other[name][..., kept + 1 :, :]
+    return [changed]
+
+
+def _own_row(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
+    row, queries = one_query(case), inputs["Q"].copy()
+    queries[..., row, :] = case.drawn(1).inputs(dtype)["Q"][..., row, :]
+    return [{"Q": queries}]
+
+
+def _batch(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
+    other, at = case.drawn(1).inputs(dtype), last_sample(case)
+    changed = {}
+    for name in inputs.keys() - WITHOUT_BATCH:
+        changed[name] = inputs[name].copy()
+        changed[name][at] = other[name][at]
+    return [changed]
+
+
+def _sensitivity(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
+    other = case.drawn(1).inputs(dtype)
+    return [{name: other[name]} for name in inputs if name != "mask"]
+
+
+def _permutation(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
+    names = ("K", "V") if "K" in inputs else ("X",)
+    return [{n: inputs[n][..., order(inputs[n].shape[-2]), :].copy() for n in names}]
+
+
+Changes = Callable[[Case, str, Inputs], list[Inputs]]
+
+CHANGES: Final[Mapping[str, Changes]] = {
+    "repeat": _repeat,
+    "future": _future,
+    "batch": _batch,
+    "own-row": _own_row,
+    "sensitivity": _sensitivity,
+    "permutation": _permutation,
+}
+"""By check: the inputs that each further call replaces."""
+
+IN_ADVANCE: Final = frozenset({*CHANGES, "scaling", "signs", "first-row"})
+"""Checks that need the further calls alone, or none."""
+
+
+def further(check: str, case: Case, dtype: str, inputs: Inputs) -> tuple[dict[str, Array], ...]:
+    """The inputs of the further calls of a check, in order; none if it asks nothing in advance."""
+    if check in CHANGES:
+        return tuple({**inputs, **new} for new in CHANGES[check](case, dtype, inputs))
+    return tuple(
+        {name: times(array, move.inputs.get(name, 1.0)) for name, array in inputs.items()}
+        for move in MOVES[case.profile].get(check, ())
+    )
+
+
+def samples(case: Case) -> int:
+    """How many samples a case's batch has; 1 without a batch."""
+    return prod(case.batch)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qkvac.cells import Cell, Result, Status
-from qkvac.checks import Finding
+from qkvac.findings import Finding
 from qkvac.judging import Judged
 from qkvac.plan import Job
 from qkvac.process import Outcome
@@ -105,7 +105,7 @@ def _precision(job: Job, verdict: Mapping[str, Any]) -> str | None:
 
 def _first_wrong(job: Job, verdicts: Mapping[str, Mapping[str, Any]]) -> str | None:
     """The first equation that goes wrong; None if what goes before it was not reported."""
-    program = PROFILES[job.case.profile].program()
+    program = job.case.program
     absent = (Status.NOT_REPORTED, Status.MISSING)
     reported = {name for name, verdict in verdicts.items() if verdict["status"] not in absent}
     inputs = {tensor.name for tensor in program.inputs}

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac import checks
-from qkvac.checks import Finding, Visit
+from qkvac.findings import Finding, Visit
 from qkvac.plan import Job
 from qkvac.process import BackendError, Outcome, PortError, Worker, WorkerError
 from qkvac.roster import Entry, worker
@@ -75,7 +75,7 @@ class Runner:
             return self.process.budget(job.case.profile, given, attributes=job.case.attributes)
 
         visit = Visit(job.entry, job.dtype, job.case, inputs, outcome, ask, record)
-        return Answer(outcome, {name: checks.CHECKS[name].run(visit) for name in job.checks})
+        return Answer(outcome, {name: checks.finding(name, visit) for name in job.checks})
 
     def interrupt(self) -> None:
         """Ends what is being asked and refuses the rest; from any thread."""

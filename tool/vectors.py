@@ -115,7 +115,7 @@ def vectors(job: Job, conventions: Mapping[str, str] = _EMPTY) -> Iterator[Vecto
 
     yield vector(case.id, inputs)
     for check in job.checks:
-        for number, changed in enumerate(relations.further(check, inputs), 1):
+        for number, changed in enumerate(relations.further(check, case, dtype, inputs), 1):
             yield vector(related(case.id, check, number), changed)
 
 
@@ -233,7 +233,7 @@ def _case_of(id: str) -> Case | None:
     """The case that a vector is about; None for an unknown id."""
     base, _, last = id.rpartition("/")
     check, _, number = last.rpartition("-")
-    if check in relations.FACTORS and number.isdecimal():
+    if check in relations.IN_ADVANCE and number.isdecimal():
         id = base
     try:
         return find_case(id)

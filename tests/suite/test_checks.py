@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac import checks
-from qkvac.cells import CHECKS, Result, Status
-from qkvac.checks import Visit, granule, stays_normal
+from qkvac import checks, protocol_checks
+from qkvac.cells import Result, Status
 from qkvac.declaration import DTYPES
+from qkvac.findings import Visit, failed
+from qkvac.normality import granule, stays_normal
 from qkvac.process import BackendError, Outcome, WorkerCrash, WorkerTimeout
-from qkvac.registry import backend
 from qkvac.roster import Entry, survey
 from qkvac.selection import Options, Selection, find_case
 from qkvac.spec.cases import Case, cases
@@ -62,6 +62,13 @@ FAULTS = {
 }
 
 
+ASKED = {*FAULTS, "sensitivity", "permutation"}
+"""Checks that are made on the plainest case of the mission's profile."""
+
+
+SCALED = {"scaling", "signs"}
+
+
 def found(results: list[Result]) -> Mapping[str, Result]:
     return {r.cell.quantity: r for r in results if r.cell.is_check}
 
@@ -75,14 +82,17 @@ def test_each_check_finds_its_fault(tmp_path: Path, name: str) -> None:
 
 def test_a_plain_port_passes_them_all(tmp_path: Path) -> None:
     results = found(run(write(tmp_path), MAIN, dtypes=("float64",)))
-    assert set(results) == set(CHECKS) - {"budget", "mode"}
+    assert set(results) == ASKED
     assert {result.status for result in results.values()} == {Status.PASSED}
 
 
 def test_a_result_in_an_inputs_memory_is_found() -> None:
-    finding = checks.unchanged(visit(Outcome("ok", aliases=(("C", "V"), ("Q", "X")))))
-    assert finding == checks.failed("a result lies in the memory of an input: Q in X")
-    assert checks.unchanged(visit(Outcome("ok", aliases=(("C", "V"),)))).status == Status.PASSED
+    finding = protocol_checks.unchanged(visit(Outcome("ok", aliases=(("C", "V"), ("Q", "X")))))
+    assert finding == failed("a result lies in the memory of an input: Q in X")
+    assert (
+        protocol_checks.unchanged(visit(Outcome("ok", aliases=(("C", "V"),)))).status
+        == Status.PASSED
+    )
 
 
 def test_a_state_that_shows_only_later_is_found(tmp_path: Path) -> None:
@@ -97,7 +107,7 @@ def test_a_state_that_shows_only_later_is_found(tmp_path: Path) -> None:
 
 
 def test_an_overwritten_result_is_found() -> None:
-    finding = checks.repeat(visit(Outcome("ok", overwritten=("C",))))
+    finding = protocol_checks.repeat(visit(Outcome("ok", overwritten=("C",))))
     assert (finding.status, finding.clause) == (Status.FAILED, "M")
 
 
@@ -137,7 +147,7 @@ RIGHT = [PROJECTION, PROJECTION, PROJECTION, SCORES, CONTEXT]
 def test_five_products_and_a_transposition_are_in_the_budget() -> None:
     for turned in (0, 1):
         record = {"contractions": RIGHT, "transpositions": turned}
-        assert checks.budget(visit(record=partial(dict, record))).status == Status.PASSED
+        assert protocol_checks.budget(visit(record=partial(dict, record))).status == Status.PASSED
 
 
 @pytest.mark.parametrize(
@@ -152,9 +162,9 @@ def test_five_products_and_a_transposition_are_in_the_budget() -> None:
 )
 def test_anything_else_is_not(contractions: list[dict[str, Any]], transpositions: int) -> None:
     record = {"contractions": contractions, "transpositions": transpositions}
-    finding = checks.budget(visit(record=lambda: record))
+    finding = protocol_checks.budget(visit(record=lambda: record))
     assert (finding.status, finding.clause) == (Status.FAILED, "M")
-    informed = checks.budget(visit(record=lambda: record, mode="compile"))
+    informed = protocol_checks.budget(visit(record=lambda: record, mode="compile"))
     assert informed.status == Status.PASSED
     assert "for information" in (informed.reason or "")
 
@@ -171,13 +181,13 @@ def test_a_failing_recording_has_a_status(error: Exception, status: str) -> None
     def record() -> Mapping[str, Any]:
         raise error
 
-    assert checks.budget(visit(record=record)).status == status
-    assert checks.budget(visit()).status == Status.NOT_REPORTED
+    assert protocol_checks.budget(visit(record=record)).status == status
+    assert protocol_checks.budget(visit()).status == Status.NOT_REPORTED
 
 
 def test_a_mode_without_evidence_fails() -> None:
-    assert checks.mode(visit()).status == Status.FAILED
-    assert checks.mode(visit(Outcome("ok", evidence={"graphs": 4}))).reason == "graphs 4"
+    assert protocol_checks.mode(visit()).status == Status.FAILED
+    assert protocol_checks.mode(visit(Outcome("ok", evidence={"graphs": 4}))).reason == "graphs 4"
 
 
 def test_every_adapter_that_is_here_passes_budget_and_mode() -> None:
@@ -223,6 +233,6 @@ def test_every_check_has_a_case_for_every_adapter() -> None:
                 if dtype in case.dtypes and (case.compiled or not entry.compiled)
                 for name in checks.names(entry, dtype, case)
             }
-            expected = set(CHECKS) - ({"scaling", "signs"} if dtype == "float16" else set())
+            expected = {*ASKED, "budget", "mode"} - (SCALED if dtype == "float16" else set())
+            expected |= set() if entry.compiled else {"batch", "samples"}
             assert expected <= made, (entry.subject.id, dtype)
-    assert backend("numpy").modes == ("eager",)

@@ -1,0 +1,103 @@
+"""Findings: what a check makes of the answers that it was given, and how answers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from qkvac.cells import Status
+from qkvac.digests import same_bits
+from qkvac.process import Outcome
+from qkvac.relations import Array, Inputs, times
+from qkvac.roster import Entry
+from qkvac.spec.cases import Case
+
+Ask = Callable[[Inputs], Outcome]
+"""Calls the implementation once more, in the same process."""
+Record = Callable[[], Mapping[str, Any] | None]
+"""The operations of a call, None where they are not recorded; raises what `Worker` raises."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of a check."""
+
+    status: str
+    reason: str | None = None
+    clause: str | None = None
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A case that has been answered once, and the way to ask again."""
+
+    entry: Entry
+    dtype: str
+    case: Case
+    inputs: Inputs = field(hash=False)
+    outcome: Outcome = field(hash=False)
+    ask: Ask
+    record: Record
+
+    @property
+    def outputs(self) -> Mapping[str, Array]:
+        return self.outcome.outputs
+
+
+PASSED: Final = Finding(Status.PASSED)
+
+
+class UnansweredError(Exception):
+    """A further call that brought no answer; holds the finding that follows."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.reason)
+        self.finding = Finding(outcome.status, outcome.reason)
+
+
+def failed(reason: str) -> Finding:
+    return Finding(Status.FAILED, reason, "M")
+
+
+def answer(visit: Visit, inputs: Inputs) -> Mapping[str, Array]:
+    """The quantities of a further call; raises UnansweredError where there are none."""
+    outcome = visit.ask(inputs)
+    if outcome.status != "ok":
+        raise UnansweredError(outcome)
+    return outcome.outputs
+
+
+def compared(
+    first: Mapping[str, Array],
+    second: Mapping[str, Array],
+    what: str,
+    factors: Mapping[str, float] | None = None,
+) -> Finding:
+    """Whether the second answer is the first, each quantity times its power of two."""
+    factors = factors or {}
+    if first.keys() != second.keys():
+        return failed(f"{what} returns other quantities")
+    for name, array in first.items():
+        expected = times(array, factors.get(name, 1.0))
+        if not same_bits(expected, second[name]):
+            scaled = f", not {factors[name]:g} times the first" if name in factors else ""
+            place = where(expected, second[name])
+            return failed(f"{what} gives other bits in {name}{scaled}{place}")
+    return PASSED
+
+
+def where(expected: Array, found: Array) -> str:
+    """The first entry that differs, in words."""
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return f": {found.dtype.name}{list(found.shape)}"
+    wrong = np.argwhere(~((expected == found) | ((expected != expected) & (found != found))))
+    index = tuple(int(i) for i in wrong[0])
+    return f": {float(found[index])!r} at {list(index)}, expected {float(expected[index])!r}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as in a sentence."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
