@@ -35,21 +35,24 @@ def cotangent(name: str) -> str:
 
 
 @cache
-def adjoint(program: Program, last: str) -> Program:
+def adjoint(program: Program, last: str, contracted: bool = False) -> Program:
     """The program, with a cotangent of `last` as a further input, and equations for all others.
 
-    Gradients of the real inputs come last, in the order of the inputs. Raises SpecError for an
-    operation that has no reverse rule here.
+    Gradients of the real inputs come last, in the order of the inputs. `contracted` takes the sum
+    of a softmax's rule over the width of its product instead of over the keys, as kernels do that
+    never hold dA: for c = p @ v it is Σ p · dp = Σ dc · c. Both are the same in exact arithmetic,
+    and rounded differently. Raises SpecError for an operation that has no reverse rule here.
     """
-    return _Adjoint(program, last).derived()
+    return _Adjoint(program, last, contracted).derived()
 
 
 class _Adjoint:
     """One backward walk: what has been handed back to each tensor so far, and the equations."""
 
-    def __init__(self, program: Program, last: str) -> None:
+    def __init__(self, program: Program, last: str, contracted: bool) -> None:
         self.program = program
         self.last = last
+        self.contracted = contracted
         self.handed: dict[str, list[Expr]] = {}
         self.equations: list[Equation] = []
         self.line = program.equations[-1].line
@@ -140,11 +143,21 @@ class _Adjoint:
         weights = Ref(target.name)
         if self.program.equation(target.name).expression is not node:
             raise SpecError("a softmax within another operation has no reverse rule")
-        mean = Op("sum", (Op("multiply", (weights, given)),), node.axis)
+        mean = Op("sum", (self.terms(weights, given),), node.axis)
         value = Op("multiply", (weights, Op("subtract", (given, mean))))
         if isinstance(node.args[0], Ref):
             return value
         return self.stated(cotangent(LOGITS), target, value)
+
+    def terms(self, weights: Ref, given: Expr) -> Expr:
+        """What is summed along the rows of a softmax."""
+        handed = self.handed[weights.name]
+        if self.contracted and len(handed) == 1:
+            (product,) = handed
+            if isinstance(product, Op) and product.name == "matmul":
+                left, right = product.args
+                return Op("multiply", (left, Op("matmul", (weights, turned(right)))))
+        return Op("multiply", (weights, given))
 
 
 def turned(node: Expr) -> Expr:

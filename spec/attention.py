@@ -61,6 +61,17 @@ class Profile:
         declared = _parsed(self.text if variant is None else self.texts[variant])
         return adjoint(declared, PROFILES[self.base].last) if self.base else declared
 
+    def alternatives(self, variant: str | None = None) -> tuple[Program, ...]:
+        """Programs of the same exact values, any of which an implementation may evaluate.
+
+        The first is the declared one. Their bounds differ, and the larger one is asked.
+        """
+        declared = self.program(variant)
+        if not self.base:
+            return (declared,)
+        forward = PROFILES[self.base].program(variant)
+        return declared, adjoint(forward, PROFILES[self.base].last, contracted=True)
+
     def reported(self, variant: str | None = None) -> tuple[str, ...]:
         """Those of the quantities that a variant has."""
         tensors = self.program(variant).tensors

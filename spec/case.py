@@ -75,6 +75,11 @@ class Case:
         return PROFILES[self.profile].program(self.variant or None)
 
     @property
+    def alternatives(self) -> tuple[Program, ...]:
+        """The equations, and others of the same values that an implementation may evaluate."""
+        return PROFILES[self.profile].alternatives(self.variant or None)
+
+    @property
     def bindings(self) -> Mapping[str, int | Scalar]:
         """The numbers that the names in the equations stand for: axis sizes, and the scale."""
         if "scale" not in self.attributes:

@@ -151,13 +151,7 @@ def local(
     """
     direct = None
     for given, program in readings(question.program, name, frozenset(reported) - {name}):
-        operands = {
-            tensor.name: reported[tensor.name]
-            if tensor.name in given
-            else question.inputs[tensor.name]
-            for tensor in program.inputs
-        }
-        comparison = _locally(question, name, value, program, operands, given, excused)
+        comparison = _locally(question, name, value, program, reported, given, excused)
         if comparison.holds:
             return comparison
         direct = direct or comparison
@@ -169,17 +163,21 @@ def _locally(
     name: str,
     value: np.ndarray,
     program: Program,
-    operands: dict[str, np.ndarray],
+    reported: Mapping[str, np.ndarray],
     given: tuple[str, ...],
     excused: np.ndarray,
 ) -> Comparison:
     model = question.arithmetic
     wider = FORMATS[model.storage].precision < FORMATS[model.accumulation].precision
     inherited = dict.fromkeys(given, 2 if wider else 1)
-    conventions = question.conventions
-    limits = rounding.bounds(
-        program, operands, question.sizes, model, inherited=inherited, conventions=conventions
-    )
+    others = question.case.alternatives[1:]
+    alike = [program, *(other.restricted(frozenset(given), name) for other in others)]
+    operands = {
+        tensor.name: reported[tensor.name] if tensor.name in given else question.inputs[tensor.name]
+        for each in alike
+        for tensor in each.inputs
+    }
+    limits = question.limits(alike, operands, inherited)
     certified = question.certify(
         program,
         operands,
@@ -187,7 +185,7 @@ def _locally(
         question.dtype,
         wanted=(name,),
         bound={name: limits[name]},
-        conventions=conventions,
+        conventions=question.conventions,
     )
     return _compare("L", certified[name], limits[name], value, excused, given)
 
@@ -261,7 +259,10 @@ def resolution(
     holding = [comparison for comparison in tried if comparison.holds] or list(tried)
     smallest = np.min([comparison.bound for comparison in holding], axis=0)
     unknown = np.all([comparison.excused for comparison in holding], axis=0) | excused
-    scale = float(np.nanmax(np.abs(question.certified[name].hi), initial=0.0))
+    certified = question.certified[name]
+    # A value that cannot be told from 0 is no scale.
+    size = np.where(np.abs(certified.hi) > certified.radius, np.abs(certified.hi), 0.0)
+    scale = float(np.nanmax(size, initial=0.0))
     if scale == 0.0:
         scale = float(
             np.nanmax(

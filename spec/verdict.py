@@ -7,7 +7,7 @@ clause M compare several answers with each other and live in the engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -109,9 +109,25 @@ class Question:
     @cached_property
     def bounds(self) -> Mapping[str, np.ndarray]:
         """Clause B: the propagated rounding bound of every quantity."""
-        return rounding.bounds(
-            self.program, self.inputs, self.sizes, self.arithmetic, conventions=self.conventions
-        )
+        return self.limits(self.case.alternatives, self.inputs)
+
+    def limits(
+        self,
+        programs: Iterable[Program],
+        operands: Mapping[str, np.ndarray],
+        inherited: Mapping[str, int] | None = None,
+    ) -> Mapping[str, np.ndarray]:
+        """The largest rounding bound of each quantity over programs of the same exact values."""
+        found = dict[str, np.ndarray]()
+        for program in programs:
+            bounds = rounding.bounds(
+                *(program, operands, self.sizes, self.arithmetic),
+                inherited=inherited,
+                conventions=self.conventions,
+            )
+            for name, bound in bounds.items():
+                found[name] = np.maximum(found[name], bound) if name in found else bound
+        return found
 
     @cached_property
     def certified(self) -> Mapping[str, Enclosure]:

@@ -176,6 +176,24 @@ def test_gradients_are_the_forward_derivatives(
             assert (float(abs(true)) > 1e-6) == (name != "bk"), name
 
 
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["single", "batch"])
+@pytest.mark.parametrize(("profile", "variant"), VARIANTS)
+def test_the_contracted_sum_has_the_same_values(
+    profile: str, variant: str, batch: tuple[int, ...]
+) -> None:
+    forward, last = PROFILES[profile].program(variant), PROFILES[profile].last
+    inputs = drawn(adjoint(forward, last), batch)
+    with working_precision(BITS):
+        usual = gradients(adjoint(forward, last), inputs)
+        contracted = gradients(adjoint(forward, last, contracted=True), inputs)
+    assert usual.keys() == contracted.keys()
+    for name, balls in usual.items():
+        pairs = zip(balls.flat, contracted[name].flat, strict=True)
+        assert all(a.overlaps(b) for a, b in pairs), name
+    changed = plain(adjoint(forward, last, contracted=True)) != plain(adjoint(forward, last))
+    assert changed == (profile != "embedding")
+
+
 @pytest.mark.parametrize(("profile", "variant"), VARIANTS)
 def test_gradients_are_the_limits_of_differences(profile: str, variant: str) -> None:
     forward, last = PROFILES[profile].program(variant), PROFILES[profile].last

@@ -35,10 +35,10 @@ def _attention(inputs: dict[str, np.ndarray], dtype: str, wide: bool) -> Answer:
 
     X, Wq, Wk, Wv = (inputs[name] for name in ("X", "Wq", "Wk", "Wv"))
     Q, K, V = (store(up(X) @ up(W)) for W in (Wq, Wk, Wv))
-    scores = store(up(Q) @ up(K).T)
+    scores = store(up(Q) @ up(K).swapaxes(-1, -2))
     S = up(scores) / work(np.sqrt(Wq.shape[1]))
-    weights = np.exp(S - S.max(axis=1, keepdims=True, initial=-np.inf))
-    A = store(weights / weights.sum(axis=1, keepdims=True))
+    weights = np.exp(S - S.max(axis=-1, keepdims=True, initial=-np.inf))
+    A = store(weights / weights.sum(axis=-1, keepdims=True))
     return {"Q": Q, "K": K, "V": V, "Ω": scores, "A": A, "C": store(up(A) @ up(V))}
 
 
