@@ -13,7 +13,14 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from qkvac.spec import exact_cases, generic_cases, head_cases, profile_cases
+from qkvac.spec import (
+    causal_cases,
+    exact_cases,
+    generic_cases,
+    head_cases,
+    multi_head_cases,
+    profile_cases,
+)
 from qkvac.spec.attention import PROFILES
 from qkvac.spec.case import Case
 from qkvac.spec.equations import SpecError
@@ -26,7 +33,7 @@ def cases(profile: str = "attention") -> tuple[Case, ...]:
     """All cases of a profile, in a fixed order; raises SpecError for an unknown profile."""
     if profile not in PROFILES:
         raise SpecError(f"unknown profile {profile!r}; choose from {', '.join(PROFILES)}")
-    return tuple(_OF_PROFILE[profile]()) if profile in _OF_PROFILE else ()
+    return tuple(_OF_PROFILE[profile]())
 
 
 def _attention() -> tuple[Case, ...]:
@@ -46,9 +53,9 @@ _OF_PROFILE: Final[Mapping[str, Callable[[], Sequence[Case]]]] = MappingProxyTyp
     {
         "attention": _attention,
         "dot_product_attention": profile_cases.no_weights,
-        "causal_attention": profile_cases.causal,
+        "causal_attention": causal_cases.all_cases,
         "scaled_dot_product_attention": head_cases.all_cases,
-        "multi_head_attention": profile_cases.multi_head,
+        "multi_head_attention": multi_head_cases.all_cases,
         "attention_linear_layers": profile_cases.linear,
         "embedding": profile_cases.embedding,
     }
