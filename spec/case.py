@@ -75,6 +75,16 @@ class Case:
         return PROFILES[self.profile].program(self.variant or None)
 
     @property
+    def quantities(self) -> tuple[str, ...]:
+        """What may be reported about it, in order."""
+        return PROFILES[self.profile].reported(self.variant or None)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What has to be reported about it."""
+        return PROFILES[self.profile].results(self.variant or None)
+
+    @property
     def alternatives(self) -> tuple[Program, ...]:
         """The equations, and others of the same values that an implementation may evaluate."""
         return PROFILES[self.profile].alternatives(self.variant or None)

@@ -192,16 +192,16 @@ def judge(question: Question, outputs: Mapping[str, np.ndarray]) -> dict[str, Ve
     """A verdict for every quantity of the profile, in its order.
 
     `outputs` maps quantities to arrays as the port returned them; what is absent is `missing` if
-    it is the profile's last quantity and `not reported` otherwise.
+    it is the profile's last quantity, or a gradient asked for, and `not reported` otherwise.
     """
     usable = {
         name: array
         for name, array in outputs.items()
-        if name in question.profile.quantities and _usable(question, name, array)
+        if name in question.case.quantities and _usable(question, name, array)
     }
     return {
         name: _judge_one(question, name, outputs.get(name), usable)
-        for name in question.profile.quantities
+        for name in question.case.quantities
     }
 
 
@@ -218,7 +218,7 @@ def _judge_one(
     question: Question, name: str, value: np.ndarray | None, reported: Mapping[str, np.ndarray]
 ) -> Verdict:
     if value is None:
-        if name == question.profile.last:
+        if name in question.case.results:
             return Verdict(name, "missing", reason=f"{name} is what the profile is for")
         return Verdict(name, "not reported", reason="not returned by the port")
     wrong = clauses.contract(question, name, value)
