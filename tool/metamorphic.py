@@ -81,12 +81,16 @@ def _factor(name: str, factor: float) -> str:
 
 def future(visit: Visit) -> Finding:
     """Where attention is causal, later tokens change no bit of what earlier ones get."""
-    case, kept = visit.case, last_kept(visit.case)
-    if "S" in case.sizes and _alignment(visit) == "bottom-right":
-        kept -= case.sizes["S"] - case.sizes["L"]
-    (inputs,) = further("future", case, visit.dtype, visit.inputs)
-    what = f"with other tokens after {last_kept(case)}, the call"
-    return _rows(visit, answer(visit, inputs), slice(0, max(kept + 1, 0)), what)
+    case, sizes = visit.case, visit.case.sizes
+    ahead = sizes["S"] - sizes["L"] if _alignment(visit) == "bottom-right" and "S" in sizes else 0
+    asked = further("future", case, visit.dtype, visit.inputs)
+    for kept, inputs in zip(last_kept(case), asked, strict=True):
+        rows = slice(0, max(kept + 1 - ahead, 0))
+        what = f"with other tokens after {kept}, the call"
+        finding = _rows(visit, answer(visit, inputs), rows, what)
+        if finding.status != Status.PASSED:
+            return finding
+    return PASSED
 
 
 def own_row(visit: Visit) -> Finding:

@@ -90,9 +90,15 @@ def times(array: Array, factor: float) -> Array:
 # --- additive changes ------------------------------------------------------------------------
 
 
-def last_kept(case: Case) -> int:
-    """The last key that `future` leaves as it is."""
-    return (case.sizes["S"] if "S" in case.sizes else case.sizes["n"]) // 2
+def last_kept(case: Case) -> tuple[int, ...]:
+    """The last keys that the calls of `future` leave as they are.
+
+    Half of the queries see no later key if the triangle begins at the first key; where it ends at
+    the last one, that takes another call.
+    """
+    queries, keys = (case.sizes.get(a, case.sizes.get("n", 0)) for a in ("L", "S"))
+    half = min(queries, keys) // 2
+    return tuple(sorted({half, half + max(keys - queries, 0)}))
 
 
 def one_query(case: Case) -> int:
@@ -106,8 +112,8 @@ def last_sample(case: Case) -> tuple[int, ...]:
 
 
 def order(count: int) -> Array:
-    """Odd places, then even ones: no reversal and no rotation of more than two tokens."""
-    return np.concatenate([np.arange(1, count, 2), np.arange(0, count, 2)])
+    """Odd places, then even ones backwards: no reversal and no rotation; the last one moves."""
+    return np.concatenate([np.arange(1, count, 2), np.arange(0, count, 2)[::-1]])
 
 
 def _repeat(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
@@ -115,12 +121,14 @@ def _repeat(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
 
 
 def _future(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
-    other, kept = case.drawn(1).inputs(dtype), last_kept(case)
-    changed = {}
-    for name in ("K", "V") if "K" in inputs else ("X",):
-        changed[name] = inputs[name].copy()
-        changed[name][..., kept + 1 :, :] = other[name][..., kept + 1 :, :]
-    return [changed]
+    other = case.drawn(1).inputs(dtype)
+
+    def changed(name: str, kept: int) -> Array:
+        before = inputs[name][..., : kept + 1, :]
+        return np.concatenate([before, other[name][..., kept + 1 :, :]], axis=-2)
+
+    names = ("K", "V") if "K" in inputs else ("X",)
+    return [{name: changed(name, kept) for name in names} for kept in last_kept(case)]
 
 
 def _own_row(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
