@@ -2,13 +2,11 @@
 
 JAX makes float64 into float32 unless x64 is enabled; `open` enables it, and the dtype of every
 array that JAX made is looked at. The jit mode lowers and compiles ahead of the call, so what runs
-is an executable and cannot be anything else. XLA turns a division by a broadcast sum into a
-multiplication with its reciprocal, eagerly too. Arrays in JAX have no strides: layouts end here.
+is an executable and cannot be anything else. Arrays in JAX have no strides: layouts end here.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -28,6 +26,7 @@ from qkvac.backends.adapter import (
     require,
     threads,
 )
+from qkvac.backends.jax_profiles import FUNCTIONS
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "jax",
@@ -35,7 +34,7 @@ QKVAC: Final[dict[str, Any]] = {
     "modes": ("eager", "jit"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
-    "profiles": ("attention",),
+    "profiles": tuple(FUNCTIONS),
     "supports": "all",
     "deterministic": True,
     "arithmetic": {
@@ -47,19 +46,6 @@ QKVAC: Final[dict[str, Any]] = {
         **{kind: {"softmax": "fused", "flushes": True} for kind in ("cuda", "rocm", "tpu")},
     },
 }
-
-
-def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
-    """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
-    import jax
-
-    Q, K, V = X @ Wq, X @ Wk, X @ Wv
-    Ω = Q @ K.swapaxes(-1, -2)
-    A = jax.nn.softmax(Ω / math.sqrt(K.shape[-1]), axis=-1)
-    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": A @ V}
-
-
-FUNCTIONS: Final = {"attention": attention}
 
 
 def open(mode: str = "eager", device: str = "cpu") -> Jax:

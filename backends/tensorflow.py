@@ -1,9 +1,6 @@
 """Self-attention in TensorFlow: eager, as a graph (`tf.function`), and compiled by XLA.
 
-`tf.nn.softmax` multiplies by a reciprocal outside XLA, so the softmax is written out with its
-division; for the 16-bit types it is evaluated in float32, because `tf.reduce_sum` accumulates
-float16 in float16. The scale is a square root taken in the tensor's dtype: `tf.cast` of a Python
-float would pass through float32. Tensors have no strides here: layouts end with the conversion.
+Tensors have no strides here: layouts end with the conversion.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from qkvac.backends.adapter import (
     require,
     threads,
 )
+from qkvac.backends.tensorflow_profiles import FUNCTIONS
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "tensorflow",
@@ -32,7 +30,7 @@ QKVAC: Final[dict[str, Any]] = {
     "modes": ("eager", "function", "xla"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
-    "profiles": ("attention",),
+    "profiles": tuple(FUNCTIONS),
     "supports": "all",
     "deterministic": True,
     "arithmetic": {
@@ -44,28 +42,6 @@ QKVAC: Final[dict[str, Any]] = {
         **{kind: {"softmax": "fused", "flushes": True} for kind in ("cuda", "rocm", "tpu")},
     },
 }
-
-
-def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
-    """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
-    import tensorflow as tf
-
-    Q, K, V = tf.matmul(X, Wq), tf.matmul(X, Wk), tf.matmul(X, Wv)
-    Ω = tf.matmul(Q, K, transpose_b=True)
-    A = softmax(Ω / tf.sqrt(tf.cast(tf.shape(K)[-1], K.dtype)))
-    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": tf.matmul(A, V)}
-
-
-def softmax(logits: Any) -> Any:
-    """Softmax of each row, in the dtype of `logits`."""
-    import tensorflow as tf
-
-    wide = tf.cast(logits, tf.float32) if logits.dtype.size == 2 else logits
-    powers = tf.exp(wide - tf.reduce_max(wide, axis=-1, keepdims=True))
-    return tf.cast(powers / tf.reduce_sum(powers, axis=-1, keepdims=True), logits.dtype)
-
-
-FUNCTIONS: Final = {"attention": attention}
 
 
 def open(mode: str = "eager", device: str = "cpu") -> TensorFlow:

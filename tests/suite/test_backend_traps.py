@@ -37,7 +37,8 @@ def test_numpy_products_of_bfloat16_that_stay_float32_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend = importlib.import_module("qkvac.backends.numpy")
-    monkeypatch.setattr(backend, "product", np.matmul)
+    profiles = importlib.import_module("qkvac.backends.numpy_profiles")
+    monkeypatch.setattr(profiles, "product", np.matmul)
     backend.open().attention(*whole("float32"))
     with pytest.raises(ModeError, match="Q is float32 where the inputs are bfloat16"):
         backend.open().attention(*whole("bfloat16"))
@@ -80,7 +81,8 @@ def _torch_recompilations(limit: int, fullgraph: bool) -> dict[str, Any]:
     if limit:
         torch._dynamo.config.recompile_limit = limit
     if not fullgraph:
-        loose = torch.compile(backend.attention, backend=adapter.compile, dynamic=False)
+        function = adapter.functions["attention"]
+        loose = torch.compile(function, backend=adapter.compile, dynamic=False)
         adapter.compiled["attention"] = loose
     for n in range(2, 12):
         adapter.attention(*normal("float64", n, 3, 2))
@@ -395,12 +397,13 @@ def _tensorflow_cast(inputs: list[Array]) -> dict[str, Array]:
     import tensorflow as tf
 
     backend = importlib.import_module("qkvac.backends.tensorflow")
+    profiles = importlib.import_module("qkvac.backends.tensorflow_profiles")
 
     class Cast(backend.TensorFlow):  # type: ignore[misc, name-defined]
         def run(self, *call: Any) -> Any:
             right = super().run(*call)
             Ω, scale = right["Ω"], math.sqrt(right["K"].shape[-1])
-            A = backend.softmax(Ω / tf.cast(scale, Ω.dtype))
+            A = profiles.softmax(Ω / tf.cast(scale, Ω.dtype))
             return {**right, "A": A, "C": A @ right["V"]}
 
     outputs = Cast("eager", "cpu", backend.FUNCTIONS).attention(*inputs)
