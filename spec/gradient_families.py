@@ -1,0 +1,102 @@
+"""Families of cotangents, and of inputs whose gradients are exact.
+
+A gradient is asked for on the inputs of the profile itself, to which a family adds the cotangent
+of the last quantity.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvac.spec.attention import PROFILES
+from qkvac.spec.draws import Floats
+from qkvac.spec.families import Frame
+from qkvac.spec.rounding import Array
+from qkvac.spec.shapes import contract
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def shape_of_last(f: Frame, profile: str, variant: str, inputs: Arrays) -> tuple[int, ...]:
+    """The shape of the profile's last quantity for these inputs."""
+    declared = PROFILES[profile]
+    program = declared.program(variant or None)
+    sizes = {**dict.fromkeys(program.parameters, 1), **f.sizes}
+    given = {name: array.shape for name, array in inputs.items()}
+    return contract(program, sizes, given=given)[declared.last]
+
+
+def normal(f: Frame, shape: tuple[int, ...], exponent: int = 0) -> Floats:
+    """As a loss would send it back: no two entries alike."""
+    return f.normal("cotangent", shape, exponent)
+
+
+def single(f: Frame, shape: tuple[int, ...]) -> Floats:
+    """The gradient of one entry of the last quantity alone."""
+    result = np.zeros(shape)
+    result.flat[result.size // 2] = 1
+    return result
+
+
+def rows_alike(f: Frame, shape: tuple[int, ...]) -> Floats:
+    """The gradient of a sum over tokens: every row of the cotangent is the same."""
+    return np.broadcast_to(f.normal("cotangent", shape[-1:]), shape).copy()
+
+
+def zero(f: Frame, shape: tuple[int, ...]) -> Floats:
+    """No gradient comes back, so that none goes on."""
+    return np.zeros(shape)
+
+
+def fresh(f: Frame) -> Arrays:
+    """As a layer is initialised: weights of deviation 1/64, so that all keys weigh alike."""
+    inputs: Arrays = {"X": f.normal("X", (*f.batch, f.n, f.d))}
+    for name in ("Wq", "Wk", "Wv"):
+        inputs[name] = f.normal(name, (f.d, f.c), -6)
+    return inputs
+
+
+# --- exact gradients -------------------------------------------------------------------------
+
+
+def tokens(f: Frame) -> Floats:
+    """Small whole numbers; the first column is 1 for every token."""
+    X = f.integers("X", (*f.batch, f.n, f.d), -1, 1)
+    X[..., 0] = 1
+    return X
+
+
+def balanced(f: Frame) -> Arrays:
+    """Scores that are alike for all keys of a query, although queries and keys differ.
+
+    Q = [a, 0] and K = [constant, b]: Ω_ij = a_i · constant does not depend on j, so every weight
+    is 1/n; but b moves the scores to first order, so no gradient is 0. With n and √c powers of two
+    and small whole numbers all gradients are dyadic.
+    """
+    half = f.c // 2
+    matrices = {name: _sparse(f, name, f.d, f.c) for name in ("Wq", "Wk", "Wv")}
+    matrices["Wq"][:, half:] = 0
+    matrices["Wk"][:, :half] = 0
+    matrices["Wk"][0, :half] = f.integers("constant", (half,), 1, 2)
+    return {"X": tokens(f), **matrices}
+
+
+def few(f: Frame, shape: tuple[int, ...]) -> Floats:
+    """A cotangent of two entries ±1 a row."""
+    result = np.zeros(shape)
+    for row in np.ndindex(shape[:-1]):
+        places = f.permutation(f"cotangent/{row}", shape[-1])[:2]
+        result[(*row, places)] = f.integers(f"cotangent/sign/{row}", (len(places),), 0, 1) * 2 - 1
+    return result
+
+
+def _sparse(f: Frame, name: str, rows: int, columns: int) -> Array:
+    """One entry ±1 in each column, never in the first row."""
+    matrix = np.zeros((rows, columns))
+    for column in range(columns):
+        row = 1 + f.permutation(f"{name}/{column}", rows - 1)[0]
+        matrix[row, column] = f.integers(f"{name}/sign/{column}", (1,), 0, 1)[0] * 2 - 1
+    return matrix
