@@ -1,133 +1,208 @@
-"""The cases of `scaled_dot_product_attention`.
-
-An id reads `scaled_dot_product_attention/<family>/<variant>/<shape>`. The variant is that of the
-equations, the shape lists the leading axes, if any, and then h, g, L, S, d and v. The variants of
-a family at one shape have equal Q, K and V, and so do families that share a seed.
-"""
+"""The cases of `scaled_dot_product_attention`: without masks here, with masks in `mask_cases`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from math import sqrt
 
-from qkvac.spec import head_families, mask_families
-from qkvac.spec.case import Case, Recipe
+from qkvac.spec import head_families, head_layout_cases, mask_cases
+from qkvac.spec.case import HALF, TALL, WIDE, Case
+from qkvac.spec.head_case import (
+    DECODE,
+    EVEN,
+    MAIN,
+    NO_BATCH,
+    ONE_KEY_HEAD,
+    SQUARE,
+    TILES,
+    TRIPLES,
+    TURNED,
+    TURNED_TILES,
+    TWO_AXES,
+    UNGROUPED,
+    WIDE_HEADS,
+    Heads,
+    head_case,
+)
+from qkvac.spec.head_families import lookup, normal
+from qkvac.spec.mask_families import with_garbage
 
-PROFILE: Final = "scaled_dot_product_attention"
-
-
-@dataclass(frozen=True)
-class Heads:
-    """The sizes of one call: leading axes, query heads, key/value heads, lengths, widths."""
-
-    batch: tuple[int, ...]
-    h: int
-    g: int
-    L: int
-    S: int
-    d: int
-    v: int
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        return {axis: getattr(self, axis) for axis in ("h", "g", "L", "S", "d", "v")}
-
-    def __str__(self) -> str:
-        return "x".join(map(str, (*self.batch, *self.sizes.values())))
-
-
-MAIN: Final = Heads((2,), 6, 3, 5, 9, 7, 4)
-"""No two axes equal, grouped heads, d not a square, no axis a multiple of a tile."""
-TURNED: Final = Heads((2,), 6, 3, 9, 5, 7, 4)
-"""More queries than keys."""
-UNGROUPED: Final = Heads((2,), 3, 3, 5, 9, 7, 4)
-"""For implementations in which each query head has its own keys and values."""
-SQUARE: Final = Heads((2,), 3, 3, 5, 5, 7, 7)
-"""What every implementation can do: self-attention, values as wide as keys."""
-
-
-def head_case(
-    family: str,
-    heads: Heads,
-    recipe: Recipe,
-    why: str,
-    *,
-    causal: bool = False,
-    mask: str = "",
-    scale: float | None = None,
-    seed: str | None = None,
-    **fields: Any,
-) -> Case:
-    """A case of the profile; `mask` is "", "boolean" or "additive", a `scale` of None the default.
-
-    `seed` names the family whose random numbers it shares at the same sizes, by default its own.
-    """
-    flags = {"causal": True} if causal else {}
-    attributes = flags if scale is None else {**flags, "scale": scale}
-    variant = "-".join([*filter(None, [mask]), *attributes]) or "plain"
-    return Case(
-        f"{PROFILE}/{family}/{variant}/{heads}",
-        PROFILE,
-        family,
-        heads.sizes,
-        why,
-        recipe,
-        f"{PROFILE}/{seed or family}/{heads}",
-        attributes=attributes,
-        variant=variant,
-        batch=heads.batch,
-        masked=bool(mask),
-        **fields,
-    )
+WEIGHTS = ("Ω", "A")
+ALL = (*WEIGHTS, "C")
 
 
 def all_cases() -> list[Case]:
     """All cases of the profile, in a fixed order."""
-    return plain()
+    return [
+        *plain(),
+        *scales(),
+        *lookups(),
+        *causal(),
+        *mask_cases.boolean(),
+        *mask_cases.additive(),
+        *mask_cases.combined(),
+        *head_layout_cases.layouts(),
+        *sizes(),
+        *further(),
+        *mask_cases.further(),
+    ]
 
 
 def plain() -> list[Case]:
-    """Normal data in all shapes and with all flags."""
-    normal = head_families.normal
-    kept = partial(mask_families.masked, inputs=normal, mask=mask_families.kept)
-    bias = partial(mask_families.masked, inputs=normal, mask=mask_families.bias)
-    case = partial(head_case, "normal", generic=True)
+    """Normal data in all shapes, and data that strain one step."""
+    case = partial(head_case, "normal", recipe=normal, generic=True)
+    beyond = "raw scores beyond 65504 that are in range once scaled: scale before the product"
+    level = "each query's scores at a level of their own: a maximum over the whole matrix"
     return [
-        case(MAIN, normal, "axes all different, grouped heads: the plain case"),
-        case(TURNED, normal, "more queries than keys"),
-        case(UNGROUPED, normal, "each query head has its own keys and values"),
-        case(SQUARE, normal, "self-attention: nothing that a plain kernel lacks", compiled=True),
-        case(MAIN, normal, "causal, fewer queries than keys", causal=True, compiled=True),
-        case(TURNED, normal, "causal, more queries than keys", causal=True),
-        case(SQUARE, normal, "causal self-attention", causal=True),
-        case(
+        case(SQUARE, why="self-attention: nothing that a plain kernel lacks", compiled=True),
+        case(MAIN, why="axes all different, two query heads to a key/value head: the plain case"),
+        case(UNGROUPED, why="keys and values for each head, wider than the values"),
+        case(ONE_KEY_HEAD, why="one key/value head for all: the wrong stride over heads"),
+        case(TRIPLES, why="three query heads to a key/value head: tiled instead of repeated"),
+        case(DECODE, why="one query: the paths that generation takes"),
+        case(NO_BATCH, why="no batch axis: heads come first"),
+        case(TWO_AXES, why="two leading axes before the heads"),
+        case(TILES, why="one key more than a tile of 64, one query more than one of 32"),
+        head_case("row-shift", MAIN, head_families.shifted_rows, level, dtypes=WIDE),
+        head_case("rising", TILES, head_families.rising, "every block of keys has a new maximum"),
+        head_case("beyond-half", TILES, head_families.opposed, beyond, dtypes=HALF),
+    ]
+
+
+def scales() -> list[Case]:
+    """Explicit scales: a path that keeps its default is wrong here."""
+    case = partial(head_case, recipe=normal, generic=True)
+    default = "the default scale given explicitly, over ties"
+    large = "a large scale: nearly one-hot rows, further from float64 when fused"
+    negative = "a negative scale: its root is no number"
+    return [
+        case("scale-half", MAIN, why="scale 1/2 instead of 1/√7", scale=0.5),
+        case("scale-one", MAIN, why="scale 1: scores as they are", scale=1.0),
+        case("scale-negative", MAIN, why=negative, scale=-0.5),
+        case("scale-large", MAIN, why=large, scale=2.75),
+        head_case("ties", EVEN, head_families.ties, default, scale=0.25, exact=ALL),
+    ]
+
+
+def lookups() -> list[Case]:
+    """Weights that are known exactly: each query finds one key, or keys that tie."""
+    huge = partial(head_families.lookup, gain=(35, 35))
+    found = "another permutation in each head and sample: heads, samples or axes exchanged"
+    built = "scores of ±1e22 built from Q and K: the difference is taken before exp"
+    cliff = "the last bits of {} decide between weights 0 and 1"
+    return [
+        head_case("lookup", SQUARE, lookup, found, exact=ALL, compiled=True),
+        head_case("lookup-huge", MAIN, huge, built, exact=ALL, dtypes=TALL),
+        head_case(
+            "score-cliff",
             MAIN,
-            partial(kept, axes="Bx1xLxS"),
-            "a mask for each sample, other keys for each query",
-            mask="boolean",
-            compiled=True,
+            head_families.score_cliff,
+            cliff.format("a score's sum"),
+            exact=ALL,
+            dtypes=TALL,
         ),
-        case(
+        head_case(
+            "key-cliff",
             SQUARE,
-            partial(kept, axes="LxS"),
-            "a boolean mask for all samples and heads",
-            mask="boolean",
-        ),
-        case(
-            UNGROUPED,
-            partial(bias, axes="LxS"),
-            "a finite bias for all samples and heads",
-            mask="additive",
-        ),
-        case(
-            MAIN,
-            partial(bias, axes="1xhxLxS"),
-            "a finite bias per head, and a scale that only the scores have",
-            mask="additive",
-            scale=0.5,
+            head_families.key_cliff,
+            cliff.format("an entry of K"),
+            exact=ALL,
+            dtypes=TALL,
             compiled=True,
         ),
-        case(MAIN, normal, "an explicit scale", scale=0.5),
+        head_case(
+            "head-id",
+            MAIN,
+            head_families.head_ids,
+            "V is the number of its head, and so is C: heads read from another's place",
+            exact=ALL,
+        ),
+        head_case(
+            "sample-id",
+            MAIN,
+            head_families.sample_ids,
+            "V is the number of its sample, and so is C: samples exchanged",
+            exact=ALL,
+        ),
+        head_case(
+            "uniform",
+            EVEN,
+            head_families.uniform,
+            "all scores 0 over 8 keys: A is 1/8 and C an exact mean",
+            exact=ALL,
+        ),
+    ]
+
+
+def causal() -> list[Case]:
+    """A query sees no later key; which these are where L ≠ S is declared."""
+    plain = partial(head_case, "normal", recipe=normal, generic=True, causal=True)
+    exact = partial(head_case, heads=MAIN, causal=True, compiled=True)
+    below = "allowed scores below every constant that stands for −inf"
+    later = "later keys outscore all earlier ones, by up to 2e11"
+    garbage = partial(with_garbage, recipe=normal, causal=True)
+    unseen = "huge keys and values that no query sees: weights that are small instead of 0"
+    third = "1/(3√d): divided by a layer's number"
+    return [
+        plain(MAIN, why="fewer queries than keys: where the triangle is pinned", compiled=True),
+        plain(TURNED, why="more queries than keys: the triangle has a foot, or empty rows"),
+        plain(SQUARE, why="self-attention with a causal mask"),
+        plain(DECODE, why="one query: it sees one key, or all"),
+        plain(TILES, why="tiles that the diagonal cuts"),
+        head_case("scale-third", MAIN, normal, third, causal=True, scale=1 / 3 / sqrt(7)),
+        exact("below", recipe=head_families.low, why=below, exact=ALL),
+        exact("later-ahead", recipe=head_families.ranked, why=later, exact=ALL),
+        exact(
+            "uniform",
+            recipe=head_families.uniform,
+            why="weights 1/1, 1/2, 1/3 …: a triangle off by one",
+            exact=WEIGHTS,
+        ),
+        exact("garbage", recipe=garbage, why=unseen),
+    ]
+
+
+def sizes() -> list[Case]:
+    """Axes of size 0, one at a time: empty results, or zeros, and neither error nor crash."""
+    axes = {
+        Heads((0,), 6, 3, 5, 9, 7, 4): "no samples",
+        Heads((2,), 0, 0, 5, 9, 7, 4): "no heads: a division by their number",
+        Heads((2,), 6, 3, 0, 9, 7, 4): "no queries",
+        Heads((2,), 6, 3, 5, 0, 7, 4): "no keys: no weights, and C is 0",
+        Heads((2,), 6, 3, 5, 9, 7, 0): "values without entries",
+    }
+    return [head_case("empty", heads, normal, why) for heads, why in axes.items()]
+
+
+def further() -> list[Case]:
+    """The full tier: more lengths, widths and combinations."""
+    full = partial(head_case, tier="full")
+    generic = partial(full, recipe=normal, generic=True)
+    exact = partial(full, exact=ALL)
+    earlier = partial(lookup, causal=True)
+    hot = partial(head_families.normal, query=2, key=1)
+    copied, lead = head_families.copied_queries, "two leading axes"
+    lengths = (1, 2, 12, 31, 32, 63, 64, 127, 129)
+    shapes = [Heads((1,), 2, 1, n, n, 16, 8) for n in lengths]
+    return [
+        *(generic("normal", s, why=f"{s.S} tokens", causal=True) for s in shapes),
+        generic("normal", TURNED, why="more queries than keys, without a mask"),
+        generic("normal", TURNED_TILES, why="one query more than a tile of 64"),
+        generic("normal", TURNED_TILES, why="tiles that the diagonal cuts", causal=True),
+        generic("normal", WIDE_HEADS, why="width 96 without a mask"),
+        generic("normal", Heads((1,), 2, 1, 9, 12, 128, 128), why="heads of width 128"),
+        generic("normal", Heads((1,), 2, 1, 130, 515, 12, 7), why="long sequences"),
+        generic("normal", Heads((2,), 2, 2, 4, 4, 2, 2), why="tiny sequences"),
+        generic("scale-half", TRIPLES, why="1/√4 given explicitly", scale=0.5),
+        generic("scale-third", MAIN, why="1/(3√d) without a mask", scale=1 / 3 / sqrt(7)),
+        full("hot", MAIN, hot, "nearly one-hot rows", generic=True),
+        full("copied-queries", MAIN, copied, "each score is an entry of Q", exact=("Ω",)),
+        full("uniform", MAIN, head_families.uniform, "all scores 0 over 9 keys", exact=WEIGHTS),
+        exact("ties", EVEN, head_families.ties, "one, two or four keys tie"),
+        exact("lookup", MAIN, lookup, "other permutations, grouped"),
+        exact("lookup", TILES, lookup, "one key more than a tile of 64"),
+        exact("lookup", TURNED_TILES, lookup, "more queries than keys"),
+        exact("lookup", TWO_AXES, lookup, lead),
+        exact("sample-id", TWO_AXES, head_families.sample_ids, lead),
+        exact("lookup-earlier", MAIN, earlier, "a key that the query may see", causal=True),
     ]

@@ -17,6 +17,7 @@ STRIDES = {
     "strided": (2 * (2 * 3 + 4) * 8, 16),
     "reversed": (-24, -8),
     "offset": ((3 + 4) * 8, 8),
+    "heads": (24, 8),
     "stride0": (0, 8),
     "readonly": (24, 8),
 }
@@ -56,10 +57,33 @@ def test_every_number_of_axes_and_no_entries(layout: str, shape: tuple[int, ...]
 
 def test_other_kinds_of_numbers() -> None:
     for given in (np.arange(6).reshape(2, 3), np.array([[True, False], [False, True]])):
-        for layout in ("F", "strided", "reversed", "offset"):
+        for layout in ("F", "strided", "reversed", "offset", "heads", "readonly"):
             made = layouts.apply(given, layout)
             assert made.dtype == given.dtype
             assert np.array_equal(made, given)
+
+
+def test_heads_lie_beside_each_other_for_each_token() -> None:
+    """[batch, head, token, width] over memory in the order [batch, token, head, width]."""
+    given = np.arange(2 * 3 * 5 * 4, dtype=np.float64).reshape(2, 3, 5, 4)
+    made = layouts.apply(given, "heads")
+    assert made.strides == (5 * 3 * 4 * 8, 4 * 8, 3 * 4 * 8, 8)
+    assert not made.flags.c_contiguous
+    merged = made.swapaxes(1, 2).reshape(2, 5, 12)
+    assert np.shares_memory(merged, made)
+    assert np.array_equal(merged[1, 2], np.concatenate([given[1, head, 2] for head in range(3)]))
+
+
+@pytest.mark.parametrize("layout", ["strided", "offset"])
+@pytest.mark.parametrize("rarer", [True, False])
+def test_gaps_of_a_mask_hold_what_is_rarer_in_it(layout: str, rarer: bool) -> None:
+    given = np.full((4, 5), not rarer)
+    given[1, 2] = rarer
+    made = layouts.apply(given, layout)
+    buffer = made.base
+    assert buffer is not None
+    gaps = buffer.size - made.size
+    assert np.count_nonzero(buffer == rarer) == gaps + 1
 
 
 def test_rows_that_differ_cannot_share_one_row() -> None:
@@ -73,7 +97,7 @@ def test_an_unknown_layout_lists_the_known_ones() -> None:
 
 
 def test_the_cases_ask_for_layouts_that_their_data_allow() -> None:
-    for case in cases():
+    for case in (*cases(), *cases("scaled_dot_product_attention")):
         for name, layout in case.layouts.items():
             given = case.inputs("float32")[name]
             made = layouts.apply(given, layout)
