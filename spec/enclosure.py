@@ -225,6 +225,7 @@ def certify(
     needed = _needed(program, names)
     arrays = {tensor.name: _plain(inputs[tensor.name], tensor.kind) for tensor in needed.inputs}
     longest = max((size for array in arrays.values() for size in array.shape[-2:]), default=0)
+    finite = all(np.all(np.isfinite(array)) for array in arrays.values())
     best: dict[str, Enclosure] = {}
     for algebra, bits in _arithmetics(dtype, longest, conventions or {}):
         precision = working_precision(bits) if bits else nullcontext()
@@ -242,7 +243,7 @@ def certify(
         if not any(mask.any() for mask in vague.values()):
             break
         if bits > PRECISIONS[0] and not any(
-            np.any((best[name].radius < before[name].radius / 2)[mask])
+            np.any(_improves(before[name], best[name], finite)[mask])
             for name, mask in vague.items()
         ):
             break
@@ -287,6 +288,15 @@ def _sharper(old: Enclosure | None, new: Enclosure) -> Enclosure:
         return new
     pairs = zip(new.arrays().values(), old.arrays().values(), strict=True)
     return Enclosure(*(np.where(better, left, right) for left, right in pairs))
+
+
+def _improves(before: Enclosure, best: Enclosure, finite: bool) -> Array:
+    """Where a higher precision may help; of `finite` inputs, it helps against infinite radii.
+
+    Beside the most negative number of float64, scores show from about 1100 bits on only.
+    """
+    unbounded = finite & np.isinf(best.radius)
+    return np.asarray((best.radius < before.radius / 2) | unbounded)
 
 
 def _settles(
