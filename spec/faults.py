@@ -14,11 +14,23 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Literal
 
-from qkvac.spec import faulty, misbehaviour, poor_arithmetic, shapes, wrong_formulas
+from qkvac.spec import (
+    faulty,
+    memory_habits,
+    misbehaviour,
+    poor_arithmetic,
+    shapes,
+    wrong_formulas,
+    wrong_heads,
+    wrong_layers,
+    wrong_masks,
+)
 from qkvac.spec.attention import PROFILES
+from qkvac.spec.case import Case
 from qkvac.spec.faulty import FaultyShapes
 from qkvac.spec.kills import CAUGHT_BY
 from qkvac.spec.misbehaviour import Array, Function, Habit
+from qkvac.spec.mistakes import BY_RANK
 from qkvac.spec.rewriting import Rewrite, derived, rewritten
 from qkvac.spec.syntax import Program
 
@@ -43,6 +55,8 @@ class Fault:
     """The required dtype in which it is demonstrated; float64 where float32 cannot tell."""
     also_known_as: tuple[str, ...] = ()
     """Public reports of it, as owner/repository#number."""
+    inputs: tuple[str, ...] = ()
+    """Inputs without which it has no place."""
 
     @property
     def about(self) -> str:
@@ -59,8 +73,19 @@ class Fault:
     def structural(self) -> bool:
         return self.kind == "formula"
 
+    @property
+    def of_batches(self) -> bool:
+        """Whether it does nothing without leading axes."""
+        return any(name in rule.text for rule in self.rules for name in BY_RANK)
+
+    def concerns(self, case: Case) -> bool:
+        """Whether it can be computed for a case, and may show there."""
+        return bool(case.batch or not self.of_batches) and self.fits(case.program, case.bindings)
+
     def program(self, declared: Program) -> Program | None:
         """The faulty equations; None where the fault has no place in the declared ones."""
+        if not set(self.inputs) <= {tensor.name for tensor in declared.inputs}:
+            return None
         return _rewritten(declared, self.rules) if self.rules else declared
 
     def fit(self, profile: str, variant: str | None = None) -> Fit:
@@ -98,10 +123,39 @@ class Fault:
 
         def plain(inputs: Mapping[str, Array]) -> dict[str, Array]:
             given = derived(declared, program, sizes(inputs))
-            name = next(iter(inputs.values())).dtype.name
-            return faulty.compute(program, inputs, given, name)
+            return faulty.compute(program, inputs, given, _dtype_of(inputs))
 
         return self.wrap(plain) if self.wrap is not None else plain
+
+    def answering(self, case: Case) -> Function:
+        """The fault as a function that is asked about a case, and the same with another mask.
+
+        Where it has no place in the equations that the inputs call for, it is right.
+        """
+
+        def plain(inputs: Mapping[str, Array]) -> dict[str, Array]:
+            declared = PROFILES[case.profile].program(variant_for(case, inputs) or None)
+            program = self.program(declared) or declared
+            sizes = derived(declared, program, case.bindings)
+            return faulty.compute(program, inputs, sizes, _dtype_of(inputs))
+
+        return self.wrap(plain) if self.wrap is not None else plain
+
+
+def variant_for(case: Case, inputs: Mapping[str, Array]) -> str:
+    """Which text of the case's profile inputs call for, with or without a mask of their own."""
+    if "L" not in case.sizes:
+        return case.variant
+    mask = inputs.get("mask")
+    kind = "" if mask is None else "boolean" if mask.dtype == bool else "additive"
+    words = (kind, *(word for word in ("causal", "scale") if word in case.variant.split("-")))
+    return "-".join(filter(None, words)) or "plain"
+
+
+def _dtype_of(inputs: Mapping[str, Array]) -> str:
+    """The dtype of the real inputs."""
+    kinds = (array.dtype for array in inputs.values())
+    return str(next(kind.name for kind in kinds if kind.kind not in "biu"))
 
 
 @cache
@@ -122,6 +176,7 @@ def _of_habit(entry: Habit) -> Fault:
         *(entry.name, "behaviour", entry.what),
         wrap=entry.wrap,
         dtype=entry.dtype,
+        inputs=entry.inputs,
         also_known_as=entry.also_known_as,
     )
 
@@ -133,8 +188,12 @@ FAULTS: Final[Mapping[str, Fault]] = {
     fault.name: fault
     for fault in (
         *map(_of_formula, wrong_formulas.FORMULAS),
+        *map(_of_formula, wrong_masks.MASKS),
+        *map(_of_formula, wrong_heads.HEADED),
+        *map(_of_formula, wrong_layers.LAYERS),
         *map(_of_formula, poor_arithmetic.ARITHMETIC),
         *map(_of_habit, misbehaviour.HABITS),
+        *map(_of_habit, memory_habits.HABITS),
     )
 }
 """The catalogue, by name, in the order in which it is listed."""

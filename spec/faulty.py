@@ -18,7 +18,7 @@ from qkvac.spec import narrow, shapes
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.equations import evaluate
 from qkvac.spec.formats import dtype
-from qkvac.spec.mistakes import MISTAKES, Array
+from qkvac.spec.mistakes import BY_RANK, MISTAKES, Array
 from qkvac.spec.rearrangements import Rearrangements
 from qkvac.spec.rounding import OpenSum, Rounding
 from qkvac.spec.scalar import Scalar
@@ -44,7 +44,7 @@ class Machine(Rearrangements):
         return self.wide(array)
 
     def wide(self, x: Array) -> Array:
-        return x if x.dtype == bool else x.astype(self.inner, copy=False)
+        return x if x.dtype.kind in "biu" else x.astype(self.inner, copy=False)
 
     def matmul(self, x: Array, y: Array) -> Array:
         return np.asarray(self.wide(x) @ self.wide(y))
@@ -93,7 +93,12 @@ class FaultyShapes(Shapes):
     def __getattr__(self, name: str) -> Callable[..., Shape]:
         if name not in MISTAKES:
             raise AttributeError(name)
-        return self.matmul if MISTAKES[name].kind == "poor product" else self.first
+        kind = MISTAKES[name].kind
+        if kind == "poor product":
+            return self.matmul
+        if kind == "placed":
+            return lambda x, *others: x
+        return self.take if kind == "lookup" else self.first
 
     def first(self, x: Shape, *others: Shape) -> Shape:
         for other in others:
@@ -107,15 +112,23 @@ class Bounds(Rounding):
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         mistake = MISTAKES.get(name)
-        if mistake is None or mistake.kind not in ("mask", "moving", "smooth"):
+        if mistake is None or mistake.kind.startswith("poor"):
             raise AttributeError(name)
         function = mistake.function
         if mistake.kind == "mask":
-            return function
-        if mistake.kind == "moving":
-            return lambda x, *masks: x.rearranged(lambda array: function(array, *masks))
-        rule = _RULES.get(name, _as_softmax)
-        return lambda x, *masks: self.smooth(rule, function, x, *masks)
+            return lambda *operands: function(*map(self.plain, operands))
+        if mistake.kind == "smooth":
+            rule = _RULES.get(name[:-2] if name[:-2] in BY_RANK else name, _as_softmax)
+            return lambda x, *masks: self.smooth(rule, function, x, *masks)
+        return lambda x, *others: (
+            function(x, *others)
+            if isinstance(x, np.ndarray)
+            else x.rearranged(lambda array: function(array, *others))
+        )
+
+    def plain(self, x: Any) -> Array:
+        """A mask or an index, or the values of an additive mask."""
+        return x if isinstance(x, np.ndarray) else self.center(x)
 
     def smooth(self, rule: Rule, function: Callable[..., Array], x: OpenSum, *masks: Any) -> Any:
         a = self.arithmetic
@@ -158,6 +171,33 @@ def _of_all(x: Array, error: Array, value: Array, unit: float) -> Array:
     flat = (*x.shape[:-2], 1, x.shape[-2] * x.shape[-1])
     found = _as_softmax(x.reshape(flat), error.reshape(flat), value.reshape(flat), unit)
     return found.reshape(x.shape)
+
+
+def _of_samples(x: Array, error: Array, value: Array, unit: float) -> Array:
+    worst = np.max(error, initial=0.0) + np.zeros_like(error)
+    count = x.shape[0] * x.shape[-1] + 16
+    top = np.max(narrow.row_maximum(x), axis=0, keepdims=True, initial=-np.inf)
+    theta = 3 * worst + 3 * unit * np.abs(x - top) + 8 * unit
+    relative = np.expm1(np.minimum(theta, 600.0))
+    return np.asarray(np.abs(value) * (2.5 * relative + 2 * count * unit))
+
+
+def _kept(x: Array, error: Array, value: Array, unit: float) -> Array:
+    """Entries that are kept or replaced by constants."""
+    return error
+
+
+def _moved_by_constant(x: Array, error: Array, value: Array, unit: float) -> Array:
+    return np.asarray(error + 2 * unit * np.abs(value))
+
+
+def _mean(axis: int) -> Rule:
+    def rule(x: Array, error: Array, value: Array, unit: float) -> Array:
+        size = (np.abs(x) + error).mean(axis=axis, keepdims=True)
+        off = error.mean(axis=axis, keepdims=True) + (x.shape[axis] + 1) * unit * size
+        return np.broadcast_to(off, x.shape)
+
+    return rule
 
 
 def _shares(x: Array, error: Array, value: Array, unit: float) -> Array:
@@ -212,6 +252,12 @@ _RULES: Mapping[str, Rule] = {
     "cap": _cap,
     "penalised": _penalised,
     "unit": _unit,
+    **dict.fromkeys(("fill_100", "fill_1e4", "fill_1e9", "fill_lowest", "floored"), _kept),
+    **dict.fromkeys(("empty_undefined", "empty_uniform", "empty_first", "beside_empty"), _kept),
+    **dict.fromkeys(("lowered_1e4", "lowered_1e9", "infinity_times"), _moved_by_constant),
+    "mean_of_heads": _mean(-3),
+    "mean_of_samples": _mean(0),
+    "softmax_of_samples": _of_samples,
 }
 
 
@@ -220,12 +266,17 @@ def is_poor(operation: str) -> bool:
     return MISTAKES[operation].kind.startswith("poor")
 
 
+def lifted(array: Array, rank: int) -> Array:
+    """An array with its declared number of axes at least: masks may come with fewer."""
+    return array.reshape(*(1,) * (rank - array.ndim), *array.shape)
+
+
 def compute(
     program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, Any], name: str
 ) -> dict[str, Array]:
     """Every equation's target, as a machine of dtype `name` computes it."""
     with np.errstate(all="ignore"):
-        kept = {tensor.name: inputs[tensor.name] for tensor in program.inputs}
+        kept = {tensor.name: lifted(inputs[tensor.name], tensor.rank) for tensor in program.inputs}
         return evaluate(program, Machine(name), kept, sizes)
 
 
@@ -240,9 +291,11 @@ def bounds(
     algebra = Bounds(arithmetic)
     with np.errstate(all="ignore"):
         values = {
-            tensor.name: algebra.operand(inputs[tensor.name], inherited.get(tensor.name, 0))
+            tensor.name: algebra.operand(
+                lifted(inputs[tensor.name], tensor.rank), inherited.get(tensor.name, 0)
+            )
             if tensor.kind == "real"
-            else np.asarray(inputs[tensor.name])
+            else lifted(np.asarray(inputs[tensor.name]), tensor.rank)
             for tensor in program.inputs
         }
         evaluate(program, algebra, values, sizes)

@@ -28,6 +28,8 @@ class Habit:
     wrap: Callable[[Function], Function]
     also_known_as: tuple[str, ...] = ()
     dtype: str = "float32"
+    inputs: tuple[str, ...] = ()
+    """Inputs without which it has no place."""
 
 
 def stale_cache(plain: Function) -> Function:
@@ -168,14 +170,19 @@ def dropout(plain: Function) -> Function:
     return call
 
 
+def widened(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs in float64; masks and indices as they are."""
+    return {n: a if a.dtype.kind in "biu" else a.astype(np.float64) for n, a in inputs.items()}
+
+
 def path_by_magnitude(plain: Function) -> Function:
     """Large inputs take a path in double precision, others do not."""
 
     def call(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        array = next(iter(inputs.values()))
+        array = next(a for a in inputs.values() if a.dtype.kind not in "biu")
         if not array.size or np.abs(array.astype(np.float64)).max() <= 4:
             return plain(inputs)
-        wide = plain({name: a.astype(np.float64) for name, a in inputs.items()})
+        wide = plain(widened(inputs))
         return {name: a.astype(array.dtype) for name, a in wide.items()}
 
     return call
@@ -184,7 +191,7 @@ def path_by_magnitude(plain: Function) -> Function:
 def rounded_down(plain: Function) -> Function:
     def call(inputs: Mapping[str, Array]) -> dict[str, Array]:
         results = plain(inputs)
-        exact = plain({name: a.astype(np.float64) for name, a in inputs.items()})
+        exact = plain(widened(inputs))
         for name, value in results.items():
             nearest = exact[name].astype(value.dtype)
             below = np.nextafter(nearest, value.dtype.type(-np.inf))
@@ -213,8 +220,8 @@ def last_row_left(plain: Function) -> Function:
         value = results[name]
         old = left.get((value.shape, value.dtype))
         left[value.shape, value.dtype] = value.copy()
-        if old is not None and len(value) > 1:
-            results[name] = np.concatenate([value[:-1], old[-1:]])
+        if old is not None and value.shape[-2] > 1:
+            results[name] = np.concatenate([value[..., :-1, :], old[..., -1:, :]], axis=-2)
         return results
 
     return call
@@ -250,7 +257,7 @@ def _last(change: Callable[[Array], Array | None]) -> Callable[[Function], Funct
 
 
 def _where_one_token(change: Callable[[Array], Array]) -> Callable[[Function], Function]:
-    return _last(lambda x: change(x) if x.shape[0] == 1 else x)
+    return _last(lambda x: change(x) if x.shape[-2] == 1 else x)
 
 
 def _refuse(reason: str) -> Callable[[Array], Array]:
@@ -284,7 +291,7 @@ HABITS: Final = (
     Habit("rounding-left-upward", "leaves the thread rounding upward", rounding_left_upward),
     Habit("float64-returned", "returns C in float64", _last(lambda x: x.astype(np.float64))),
     Habit("context-missing", "does not return its last result", _last(lambda x: None)),
-    Habit("context-transposed", "returns C transposed", _last(lambda x: x.T.copy())),
+    Habit("context-transposed", "returns C transposed", _last(lambda x: x.swapaxes(-1, -2).copy())),
     Habit("batch-axis-added", "returns C with one axis more", _last(lambda x: x[None])),
     Habit("zeros", "returns zeros", _last(np.zeros_like), ("chrishayuk/larql#227",)),
     Habit("nan-for-one-token", "returns NaN for one token", _where_one_token(lambda x: x * np.nan)),
@@ -294,12 +301,12 @@ HABITS: Final = (
     ),
     Habit(
         *("no-tokens-refused", "raises where there is no token"),
-        _last(lambda x: x if len(x) else _refuse("no tokens")(x)),
+        _last(lambda x: x if x.shape[-2] else _refuse("no tokens")(x)),
         ("pytorch/pytorch#141218",),
     ),
     Habit(
         *("context-of-128-tokens", "returns zeros for tokens beyond 128"),
-        _last(lambda x: np.where(np.arange(len(x))[:, None] < 128, x, 0).astype(x.dtype)),
+        _last(lambda x: np.where(np.arange(x.shape[-2])[:, None] < 128, x, 0).astype(x.dtype)),
     ),
     Habit("quantities-swapped", "returns its first two results under each other's names", swapped),
     Habit("last-row-uninitialised", "leaves the last row of C as memory had it", last_row_left),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qkvac.spec import narrow
+from qkvac.spec import mask_mistakes, misplacements, narrow
 from qkvac.spec.formats import FORMATS
 
 Array = np.ndarray[Any, Any]
@@ -27,66 +27,8 @@ class Mistake:
 
     function: Function
     kind: str
-    """"mask", "moving" (of entries), "smooth" (with a rounding rule), "poor" or "poor product"."""
-
-
-# --- masks and moved entries -----------------------------------------------------------------
-
-
-def leak(mask: Array) -> Array:
-    """Each query also keeps the key after those that it may see."""
-    shifted = np.zeros_like(mask)
-    shifted[..., 1:] = mask[..., :-1]
-    return mask | shifted
-
-
-def zeroed(x: Array, mask: Array) -> Array:
-    return np.where(mask, x, np.zeros((), x.dtype))
-
-
-def unswapped(x: Array) -> Array:
-    """Heads [h, n, e] as a reshape alone would have made them of [n, h·e]."""
-    *_, h, n, e = x.shape
-    return np.swapaxes(x, -2, -3).reshape(*x.shape[:-3], h, n, e)
-
-
-def unswapped_back(x: Array) -> Array:
-    """Heads that merge into what a reshape alone would have made of [h, n, e]."""
-    *_, h, n, e = x.shape
-    return np.swapaxes(x.reshape(*x.shape[:-3], n, h, e), -2, -3)
-
-
-def reversed_heads(x: Array) -> Array:
-    return x[..., ::-1, :, :]
-
-
-def first_head(x: Array) -> Array:
-    return np.broadcast_to(x[..., :1, :, :], x.shape)
-
-
-def first_row(x: Array) -> Array:
-    return np.broadcast_to(x[..., :1, :], x.shape)
-
-
-def next_row(x: Array) -> Array:
-    return np.roll(x, -1, axis=-2)
-
-
-def reversed_columns(x: Array) -> Array:
-    return x[..., ::-1]
-
-
-def reversed_rows(x: Array) -> Array:
-    return x[..., ::-1, :]
-
-
-def reread(x: Array) -> Array:
-    """The same numbers in memory, rows and columns taken for each other."""
-    return np.swapaxes(x, -1, -2).reshape(x.shape)
-
-
-def column_maximum(x: Array) -> Array:
-    return np.broadcast_to(x.max(axis=-2, keepdims=True, initial=-np.inf), x.shape)
+    """"mask", "moving" (of entries), "placed" (moved, by the shape of a second operand), "lookup"
+    (in a table), "smooth" (with a rounding rule), "poor" or "poor product"."""
 
 
 # --- smooth functions, given a rounding rule in `faulty` --------------------------------------
@@ -111,7 +53,7 @@ def by_count(x: Array, where: Array | None = None) -> Array:
 
 def shares(x: Array, where: Array | None = None) -> Array:
     """Scores divided by their sum, without an exponential."""
-    kept = x if where is None else zeroed(x, where)
+    kept = x if where is None else mask_mistakes.zeroed(x, where)
     return np.asarray(kept / kept.sum(axis=-1, keepdims=True))
 
 
@@ -140,6 +82,14 @@ def unit(x: Array) -> Array:
     return np.asarray(x / np.sqrt((x * x).sum(axis=-1, keepdims=True)))
 
 
+def softmax_of_samples(x: Array, where: Array | None = None) -> Array:
+    """Exponentials divided by their sum over the keys of all samples."""
+    kept = narrow.kept_scores(x, where)
+    top = narrow.row_maximum(kept).max(axis=0, keepdims=True, initial=-np.inf)
+    terms = np.exp(kept - top)
+    return np.asarray(terms / terms.sum(axis=(0, -1), keepdims=True))
+
+
 # --- weights of more or fewer keys ------------------------------------------------------------
 
 
@@ -165,6 +115,12 @@ def tail_dropped(x: Array, where: Array | None = None, tile: int = 16) -> Array:
     return narrow.softmax(x, keep if where is None else where & keep)
 
 
+def keys_cut(x: Array, where: Array | None = None) -> Array:
+    """Keys beyond the number of queries get no weight."""
+    keep = np.arange(x.shape[-1]) < x.shape[-2]
+    return narrow.softmax(x, keep if where is None else where & keep)
+
+
 def _variant(**pieces: Any) -> Mistake:
     return Mistake(partial(narrow.softmax, **pieces), "poor")
 
@@ -177,23 +133,99 @@ def _product(function: Function, **options: Any) -> Mistake:
     return Mistake(partial(function, **options) if options else function, "poor product")
 
 
+SAMPLES: Final[Mapping[str, tuple[Function, str]]] = {
+    **{
+        f.__name__: (f, "moving")
+        for f in (
+            *(misplacements.first_sample, misplacements.next_sample),
+            *(misplacements.reversed_samples, misplacements.only_first_sample),
+        )
+    },
+    "mean_of_samples": (misplacements.mean_of_samples, "smooth"),
+    "softmax_of_samples": (softmax_of_samples, "smooth"),
+}
+"""Mistakes about batches, by the name that rules use: what they do to the axis of samples."""
+
+BY_RANK: Final = frozenset(SAMPLES)
+"""Names in rules to which the declared number of axes is appended: batch axes stand before them."""
+
+
+def _for_rank(function: Function, kind: str, rank: int) -> Mistake:
+    def changed(x: Array, *others: Array) -> Array:
+        if x.ndim > rank:
+            return function(x, *others)
+        return narrow.softmax(x, *others) if function is softmax_of_samples else x
+
+    return Mistake(changed, kind)
+
+
 MISTAKES: Final[Mapping[str, Mistake]] = {
     "invert": Mistake(np.logical_not, "mask"),
-    "leak": Mistake(leak, "mask"),
+    **{
+        f.__name__: Mistake(f, "mask")
+        for f in (
+            *(mask_mistakes.leak, mask_mistakes.tile_row, mask_mistakes.any_row),
+            *(mask_mistakes.shifted_key, mask_mistakes.along_queries, mask_mistakes.either),
+            *(mask_mistakes.samples_as_heads, mask_mistakes.misplaced_samples),
+            *(mask_mistakes.everything, mask_mistakes.earlier, mask_mistakes.later),
+            *(mask_mistakes.bottom_right, mask_mistakes.after_past, mask_mistakes.decoding),
+            *(mask_mistakes.zero_keeps, mask_mistakes.nonzero_keeps),
+            *(mask_mistakes.negative_drops, mask_mistakes.lowest_drops),
+            *(misplacements.in_order, misplacements.first_occurrence),
+        )
+    },
     **{
         f.__name__: Mistake(f, "moving")
         for f in (
-            *(unswapped, unswapped_back, reversed_heads, first_head, first_row, next_row),
-            *(reversed_columns, reversed_rows, reread, column_maximum),
+            *(misplacements.unswapped, misplacements.unswapped_back),
+            *(misplacements.reversed_heads, misplacements.first_head, misplacements.next_head),
+            *(misplacements.only_first_head, misplacements.interleaved),
+            *(misplacements.uninterleaved, misplacements.first_row),
+            *(misplacements.only_first_row, misplacements.next_row, misplacements.previous_row),
+            *(misplacements.reversed_columns, misplacements.reversed_rows, misplacements.reread),
+            *(misplacements.column_maximum, mask_mistakes.zeroed),
         )
     },
+    **{
+        f"{name}_{rank}": _for_rank(function, kind, rank)
+        for name, (function, kind) in SAMPLES.items()
+        for rank in (2, 3)
+    },
+    "first_sample_1": _for_rank(misplacements.first_sample, "mask", 1),
+    "tiled_groups": Mistake(misplacements.tiled_groups, "placed"),
+    "reversed_groups": Mistake(misplacements.reversed_groups, "placed"),
+    "next_group": Mistake(misplacements.next_group, "placed"),
+    "rows_cut": Mistake(misplacements.rows_cut, "placed"),
+    "columns_cut": Mistake(misplacements.columns_cut, "placed"),
+    **{
+        f.__name__: Mistake(f, "lookup")
+        for f in (
+            *(misplacements.cyclic, misplacements.bucketed, misplacements.last_for_rare),
+            *(misplacements.padding_zeroed,),
+        )
+    },
+    **{f"fused_{block}": Mistake(misplacements.fused(block), "poor") for block in range(3)},
     "absolute": Mistake(np.abs, "moving"),
-    "zeroed": Mistake(zeroed, "moving"),
+    "fill_100": Mistake(mask_mistakes.fill(-100), "smooth"),
+    "fill_1e4": Mistake(mask_mistakes.fill(-1e4), "smooth"),
+    "fill_1e9": Mistake(mask_mistakes.fill(-1e9), "smooth"),
+    "fill_lowest": Mistake(mask_mistakes.fill(-np.inf), "smooth"),
+    "lowered_1e4": Mistake(mask_mistakes.lower(1e4), "smooth"),
+    "lowered_1e9": Mistake(mask_mistakes.lower(1e9), "smooth"),
+    "maximum_of_all": Mistake(mask_mistakes.maximum_of_all, "poor"),
+    **{
+        f.__name__: Mistake(f, "smooth")
+        for f in (
+            *(mask_mistakes.floored, mask_mistakes.infinity_times, misplacements.mean_of_heads),
+            *(mask_mistakes.empty_undefined, mask_mistakes.empty_uniform),
+            *(mask_mistakes.empty_first, mask_mistakes.beside_empty),
+        )
+    },
     **{
         f.__name__: Mistake(f, "smooth")
         for f in (
             *(exponential, over_columns, by_count, shares, sigmoid, best_only, logarithms),
-            *(cap, unit, sink, padded, tail_dropped),
+            *(cap, unit, sink, padded, tail_dropped, keys_cut),
         )
     },
     "penalised": Mistake(
@@ -236,8 +268,12 @@ MISTAKES: Final[Mapping[str, Mistake]] = {
     "compounding": _variant(exp=narrow.compounding),
     "clamped_20": _variant(exp=lambda z: np.exp(np.maximum(z, -20))),
     "clamped_80": _variant(exp=lambda z: np.exp(np.maximum(z, -80))),
-    "thinned_6": _poor(lambda x, w=None: zeroed(a := narrow.softmax(x, w), a >= 1e-6)),
-    "thinned_3": _poor(lambda x, w=None: zeroed(a := narrow.softmax(x, w), a >= 1e-3)),
+    "thinned_6": _poor(
+        lambda x, w=None: mask_mistakes.zeroed(a := narrow.softmax(x, w), a >= 1e-6)
+    ),
+    "thinned_3": _poor(
+        lambda x, w=None: mask_mistakes.zeroed(a := narrow.softmax(x, w), a >= 1e-3)
+    ),
     "softmax_in_float16": _poor(narrow.in_precision, name="float16"),
     "softmax_in_bfloat16": _poor(narrow.in_precision, name="bfloat16"),
     "softmax_in_float32": _poor(narrow.in_precision, name="float32"),

@@ -21,9 +21,15 @@ class Poor(Formula):
 
 
 def poor(
-    name: str, what: str, place: str, text: str, *references: str, dtype: str = "float32"
+    name: str,
+    what: str,
+    place: str,
+    text: str,
+    *references: str,
+    dtype: str = "float32",
+    needs: str = "",
 ) -> Poor:
-    rules = tuple(Rewrite(where, text) for where in place.split())
+    rules = tuple(Rewrite(where, text, needs) for where in place.split())
     return Poor(name, what, rules, references, dtype)
 
 
@@ -269,4 +275,44 @@ FURTHER: Final = (
 )
 """Written after the cases had been fixed."""
 
-ARITHMETIC: Final = (*PRODUCTS, *EXPONENTIALS, *BLOCKS, *FURTHER)
+MASKED: Final = (
+    poor("bias-bfloat16", "an additive mask rounded to bfloat16", "argument", "D + bfloat16(B)"),
+    poor("bias-float16", "an additive mask rounded to float16", "argument", "D + float16(B)"),
+    poor(
+        *("masked-scores-float16", "masked scores in float16, where the lowest number overflows"),
+        *("argument", "float16(Z)", "google/flax#982", "keras-team/keras#17571"),
+        "huggingface/transformers#17306",
+        dtype="float16",
+        needs="B",
+    ),
+    poor(
+        *("mask-fill-1e9-float16", "masked scores set to −1e9 in float16, which is −∞", "softmax"),
+        *("softmax(float16(fill_1e9(Z, M)), keys)", "google/flax#982"),
+        dtype="float16",
+        needs="G",
+    ),
+    poor(
+        *("maximum-of-masked", "the maximum of masked scores, too, subtracted", "softmax"),
+        "maximum_of_all(Z, M)",
+        needs="!B",
+    ),
+)
+
+LAYERS: Final = (
+    poor(
+        "linear-bias-bfloat16",
+        "a bias, or positions, rounded to bfloat16",
+        "sum",
+        "l + bfloat16(r)",
+    ),
+    poor(
+        "tokens-bfloat16",
+        "a table of tokens rounded to bfloat16",
+        "lookup",
+        "take(bfloat16(E), i) + r",
+    ),
+    poor("output-tf32", "factors of Y rounded to TF32", "output", "tfloat32(z) @ tfloat32(o)"),
+    poor("embedding-tf32", "embeddings rounded to TF32", "lookup", "tfloat32(Y)"),
+)
+
+ARITHMETIC: Final = (*PRODUCTS, *EXPONENTIALS, *BLOCKS, *FURTHER, *MASKED, *LAYERS)

@@ -22,10 +22,18 @@ class Formula:
     also_known_as: tuple[str, ...] = ()
 
 
-def rule(name: str, what: str, place: str, text: str, *references: str) -> Formula:
+def rule(name: str, what: str, place: str, text: str, *references: str, needs: str = "") -> Formula:
     """One rewrite, or one for each place in `place`, given as "place place"."""
-    rules = tuple(Rewrite(where, text) for where in place.split())
+    rules = tuple(Rewrite(where, text, needs) for where in place.split())
     return Formula(name, what, rules, references)
+
+
+def rules(
+    name: str, what: str, places: dict[str, str], *references: str, needs: str = ""
+) -> Formula:
+    """Several rewrites, each with a text of its own."""
+    made = tuple(Rewrite(where, text, needs) for where, text in places.items())
+    return Formula(name, what, made, references)
 
 
 SCALE: Final = (
@@ -193,8 +201,9 @@ MASKS: Final = (
         "softmax(Z, keys, invert(T & T.T))",
     ),
     rule(
-        *("mask-ignored", "the mask ignored", "masked", "softmax(Z, keys)"),
+        *("mask-ignored", "the mask ignored", "softmax", "softmax(D, keys)"),
         *("keras-team/keras#23038", "huggingface/transformers#30652"),
+        needs="M",
     ),
     rule("mask-strict", "a token hidden from itself by the mask", "mask", "M & invert(T.T)"),
     rule("mask-leaking", "a mask that keeps one key too many", "mask", "leak(M)"),
@@ -209,7 +218,7 @@ MASKS: Final = (
     ),
     rule(
         *("mask-after-softmax", "the mask applied to the weights", "softmax"),
-        "zeroed(softmax(Z, keys), M)",
+        "zeroed(softmax(D, keys), M)",
     ),
     rule(
         *("mask-fill-0", "masked scores set to 0", "softmax", "softmax(zeroed(Z, M), keys)"),

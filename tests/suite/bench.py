@@ -15,7 +15,7 @@ import numpy as np
 
 from qkvac import checks, fpenv
 from qkvac.cells import Subject
-from qkvac.checks import Visit
+from qkvac.findings import Visit
 from qkvac.process import Outcome
 from qkvac.roster import Entry
 from qkvac.spec import layouts
@@ -45,6 +45,8 @@ class Bench:
     softmax: str | None = FORM
     deterministic: bool = True
     entry: Entry = field(init=False)
+    answering: Callable[[Case], Function] | None = None
+    """Gives the function that is asked about a case, where it is not the same for all."""
     earlier: dict[str, Array] = field(default_factory=dict, hash=False)
     """The last call's results, in the memory that they were returned in."""
 
@@ -75,20 +77,21 @@ class Bench:
             record=lambda: None,
         )
         for name in names:
-            finding = checks.CHECKS[name].run(visit)
+            finding = checks.finding(name, visit)
             if finding.status in ("failed", "error"):
                 yield name, finding.clause or finding.status
 
     def call(self, case: Case, inputs: Mapping[str, Array], repeat: int = 1) -> Outcome:
         """One call, or the same several times in a row."""
         laid = {n: layouts.apply(a, case.layouts.get(n, "C")) for n, a in inputs.items()}
+        function = self.answering(case) if self.answering else self.function
         before = {name: array.copy() for name, array in laid.items()}
         restore, environment = fpenv.keep(), fpenv.describe()
         runs, copies, left = [], [], "unchanged"
         try:
             with np.errstate(all="ignore"):
                 for _ in range(repeat):
-                    runs.append(self.function(laid))
+                    runs.append(function(laid))
                     copies.append({name: array.copy() for name, array in runs[-1].items()})
         except Exception as error:  # what a port raises is an outcome
             return Outcome("error", str(error))
@@ -123,7 +126,19 @@ def _differing(first: Mapping[str, Array], others: list[dict[str, Array]]) -> tu
 def fault_bench(fault: Fault, dtype: str = "", profile: str = "attention") -> Bench:
     """A fault of the catalogue, in the dtype that it is demonstrated in or another."""
     program = PROFILES[profile].program()
-    return Bench(fault.function(program, sizes_in(program)), dtype or fault.dtype, profile)
+    functions = dict[tuple[Any, ...], Function]()
+
+    def answering(case: Case) -> Function:
+        """One function for all cases that differ in data alone, which may remember calls."""
+        key = (case.variant, *case.bindings.items())
+        return functions.setdefault(key, fault.answering(case))
+
+    function = fault.function(program, sizes_in(program)) if fault.program(program) else _nowhere
+    return Bench(function, dtype or fault.dtype, profile, answering=answering)
+
+
+def _nowhere(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    raise AssertionError("the fault has no place in the profile's first text")
 
 
 def sizes_in(program: Program) -> Callable[[Mapping[str, Array]], Mapping[str, int]]:
@@ -140,9 +155,8 @@ def asked(case: Case, dtype: str, draw: int, softmax: str | None) -> Question:
 def caught(bench: Bench, fault: Fault, cases: Iterable[Case]) -> set[Finding]:
     """Findings until everything that must catch the fault has done so."""
     found = set[Finding]()
-    program = PROFILES[bench.profile].program()
     for case in cases:
-        if bench.dtype in case.dtypes and fault.fits(program, case.sizes):
+        if bench.dtype in case.dtypes and fault.concerns(case):
             found |= bench.findings(case)
             if demanded(fault) and demanded(fault) <= found:
                 break
