@@ -29,7 +29,12 @@ class Check:
 
 def names(entry: Entry, dtype: str, case: Case) -> tuple[str, ...]:
     """The checks that a subject's answer to a case is put to; few cases have any."""
-    return tuple(name for name, check in CHECKS.items() if check.suits(entry, dtype, case))
+    gradient = PROFILES[case.profile].base
+    return tuple(
+        name
+        for name, check in CHECKS.items()
+        if (name in OF_EVERY_CALL or not gradient) and check.suits(entry, dtype, case)
+    )
 
 
 def finding(name: str, visit: Visit) -> Finding:
@@ -208,6 +213,9 @@ def _scaling_suits(check: str) -> Suits:
 
     return suits
 
+
+OF_EVERY_CALL: Final = ("unchanged", "repeat", "state", "environment", "mode")
+"""Checks that say nothing of what is computed."""
 
 CHECKS: Final[Mapping[str, Check]] = {
     "unchanged": Check(protocol_checks.unchanged, _unchanged_suits),

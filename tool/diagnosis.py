@@ -14,9 +14,9 @@ offered only if it explains every failing answer that was kept, and contradicts 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import permutations, product
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from qkvac.spec.attention import PROFILES, Arithmetic, Profile
 from qkvac.spec.cases import Case
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.formats import FORMATS
-from qkvac.spec.rewriting import derived, operations, rewritten
+from qkvac.spec.rewriting import Rewrite, derived, operations, rewritten
 from qkvac.spec.syntax import Program
 
 Array = np.ndarray[Any, Any]
@@ -98,6 +98,13 @@ class Diagnosis:
         return text
 
 
+Maker = Callable[[Program], Program]
+"""From declared equations to faulty ones; those in which the fault has no place stay as they are.
+
+The answers of a profile may be about several of its variants.
+"""
+
+
 def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis | None:
     """What explains all samples, which are of one subject and one profile; None if nothing does."""
     ordered = sorted(samples, key=lambda s: (not s.failing, s.weight))
@@ -105,11 +112,11 @@ def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis
     if not kept or not ordered[0].failing:
         return None
     deadline = time.monotonic() + patience
-    program = kept[0].program
-    faults = [f for f in FAULTS.values() if f.kind != "behaviour" and f.program(program)]
+    programs = {answer.program for answer in kept if answer.sample.failing}
+    faults = [f for f in FAULTS.values() if f.kind != "behaviour" and any(map(f.program, programs))]
     found = list[Explanation]()
     for fault in faults:
-        left = _explained(_of(fault, program), kept, deadline)
+        left = _explained(partial(_of, fault), kept, deadline)
         if left is not None:
             found.append(Explanation((fault,), left))
     if not found:
@@ -124,11 +131,11 @@ def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis
     return Diagnosis(last, best, tuple(others))
 
 
-def _explained(candidate: Program, answers: Sequence[_Answer], deadline: float) -> float | None:
+def _explained(make: Maker, answers: Sequence[_Answer], deadline: float) -> float | None:
     """The largest share left by a candidate; None if it does not explain some answer."""
     worst = 0.0
     for answer in answers:
-        left = answer.left(candidate) if time.monotonic() < deadline else None
+        left = answer.left(make(answer.program)) if time.monotonic() < deadline else None
         if left is None:
             return None
         worst = max(worst, left)
@@ -139,24 +146,26 @@ def _together(
     faults: Sequence[Fault], answers: Sequence[_Answer], deadline: float
 ) -> Iterator[Explanation]:
     """Two formulas at once, or one for each equation that goes wrong by itself."""
-    program = answers[0].program
     failing = [answer for answer in answers if answer.sample.failing]
     # Single tokens and the like hide faults; the answer in which most is wrong shows them all.
     first = max(failing, key=lambda answer: len(answer.wrong))
-    wrong = first.wrong
+    program, wrong = first.program, first.wrong
     formulas = [
         fault
         for fault in faults
-        if fault.structural and (first.changed(_of(fault, program)) & wrong or not first.complete)
+        if fault.structural
+        and fault.program(program)
+        and (first.changed(_of(fault, program)) & wrong or not first.complete)
     ]
-    for chosen, candidate in _candidates(formulas, first):
+    for chosen, make in _candidates(formulas, first):
         if time.monotonic() > deadline:
             return
+        candidate = make(program)
         if first.complete and not wrong <= first.changed(candidate):
             continue
         if not first.plausible(candidate):
             continue
-        left = _explained(candidate, answers, deadline)
+        left = _explained(make, answers, deadline)
         if left is not None:
             yield Explanation(chosen, left)
             return
@@ -164,29 +173,30 @@ def _together(
 
 def _candidates(
     formulas: Sequence[Fault], answer: _Answer
-) -> Iterator[tuple[tuple[Fault, ...], Program]]:
+) -> Iterator[tuple[tuple[Fault, ...], Maker]]:
     """One formula for each wrong equation; two formulas; two that share an equation, in order."""
     program = answer.program
     for chosen in _by_equation(formulas, answer):
-        candidate = rewritten(program, tuple(rule for fault in chosen for rule in fault.rules))
-        if candidate is not None:
-            yield chosen, candidate
+        yield chosen, partial(_with, tuple(rule for fault in chosen for rule in fault.rules))
     changed = {fault.name: answer.changed(_of(fault, program)) for fault in formulas}
     for one, two in permutations(formulas, 2):
         if changed[one.name] & changed[two.name]:
-            candidate = rewritten(_of(one, program), two.rules)
+            yield (one, two), partial(_in_turn, one, two)
         elif one.name < two.name:
-            candidate = rewritten(program, (*one.rules, *two.rules))
-        else:
-            continue
-        if candidate is not None:
-            yield (one, two), candidate
+            yield (one, two), partial(_with, (*one.rules, *two.rules))
 
 
 def _of(fault: Fault, program: Program) -> Program:
-    candidate = fault.program(program)
-    assert candidate is not None, "asked of faults that have a place in the program"
-    return candidate
+    return fault.program(program) or program
+
+
+def _with(rules: tuple[Rewrite, ...], program: Program) -> Program:
+    return rewritten(program, rules) or program
+
+
+def _in_turn(one: Fault, two: Fault, program: Program) -> Program:
+    first = _of(one, program)
+    return rewritten(first, two.rules) or first
 
 
 def _by_equation(formulas: Sequence[Fault], answer: _Answer) -> Iterator[tuple[Fault, ...]]:
@@ -247,7 +257,7 @@ class _Answer:
 
     @cached_property
     def program(self) -> Program:
-        return self.profile.program()
+        return self.sample.case.program
 
     @cached_property
     def inputs(self) -> Mapping[str, Array]:
@@ -352,7 +362,7 @@ class _Answer:
     ) -> _Difference | None:
         sample, value = self.sample, self.sample.outputs[name]
         given = [tensor.name for tensor in part.inputs if tensor.name not in self.inputs]
-        sizes = derived(self.program, candidate, sample.case.sizes)
+        sizes = derived(self.program, candidate, sample.case.bindings)
         try:
             computed = self._computed(part, candidate, sample.dtype if poor else "float64")
             expected = computed[name].astype(np.float64)
@@ -368,7 +378,7 @@ class _Answer:
         return {t.name: outputs.get(t.name, self.inputs.get(t.name)) for t in part.inputs}
 
     def _computed(self, part: Program, candidate: Program, dtype: str) -> dict[str, Array]:
-        sizes = derived(self.program, candidate, self.sample.case.sizes)
+        sizes = derived(self.program, candidate, self.sample.case.bindings)
         return faulty.compute(part, self._operands(part), sizes, dtype)
 
     def _limit(

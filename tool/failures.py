@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Final
 
 from qkvac.cells import COMMAND, FOLDER, LOADED, Result, Status
+from qkvac.selection import find_case
+from qkvac.usage import UsageError
 
 SHOWN: Final = 6
 """Groups of failures that a summary spells out."""
@@ -59,12 +61,12 @@ def blocks(failures: Iterable[Result]) -> tuple[list[str], int]:
 
 
 def _size(result: Result) -> int:
-    """Entries of X and A, as far as the id of the case tells."""
-    numbers = re.search(r"/(\d+)x(\d+)x\d+", result.cell.case)
-    if numbers is None:
+    """The product of a case's sizes, which is what it takes to look at it."""
+    try:
+        case = find_case(result.cell.case)
+    except UsageError:
         return sys.maxsize
-    n, d = map(int, numbers.groups())
-    return n * (n + d)
+    return prod(case.sizes.values()) * prod(case.batch)
 
 
 def command(result: Result) -> str:

@@ -20,7 +20,6 @@ from qkvac.plan import Job
 from qkvac.roster import Entry
 from qkvac.runner import Runner
 from qkvac.selection import Options
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.case import Case
 from qkvac.usage import UsageError
 
@@ -37,10 +36,7 @@ def answers(
     form = entry.subject.form
     if form in (FOLDER, LOADED) or entry.compiled:
         return {}
-    jobs = {
-        name: Job(entry, dtype, case, PROFILES[case.profile].quantities)
-        for name, case in cases.items()
-    }
+    jobs = {name: Job(entry, dtype, case, case.quantities) for name, case in cases.items()}
     runner: Runner | CommandRunner
     if form == COMMAND:
         runner = CommandRunner(entry, options)

@@ -37,7 +37,6 @@ from qkvac.relations import (
     order,
 )
 from qkvac.spec import rounding
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.faulty import compute
 from qkvac.spec.rearrangements import Rearrangements
 
@@ -103,7 +102,7 @@ def own_row(visit: Visit) -> Finding:
 
 def _rows(visit: Visit, other: Mapping[str, Array], rows: Any, what: str) -> Finding:
     """Whether some rows of the weights, and of all that follows, have the same bits."""
-    quantities = PROFILES[visit.case.profile].quantities
+    quantities = visit.case.quantities
     for name in quantities[quantities.index("A") :]:
         if name not in visit.outputs:
             continue
@@ -194,7 +193,7 @@ def sensitivity(visit: Visit) -> Finding:
     for name, inputs in zip(names, asked, strict=True):
         after = _evaluated(visit, inputs)
         other = answer(visit, inputs)
-        for quantity in reversed(PROFILES[visit.case.profile].quantities):
+        for quantity in reversed(visit.case.quantities):
             if quantity not in visit.outputs:
                 continue
             (one, bound), (two, room) = before[quantity], after[quantity]

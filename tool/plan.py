@@ -109,5 +109,5 @@ def jobs_of(entry: Entry, dtype: str, selection: Selection) -> tuple[list[Job], 
             elif lacking := entry.lacks(case):
                 status, reason = Status.UNSUPPORTED, lacking
             tried = () if status else checks.names(entry, dtype, case)
-            jobs.append(Job(entry, dtype, case, profile.quantities, tried, status, reason))
+            jobs.append(Job(entry, dtype, case, case.quantities, tried, status, reason))
     return jobs, left_out

@@ -11,7 +11,6 @@ from qkvac.judging import Judged
 from qkvac.plan import Job
 from qkvac.process import Outcome
 from qkvac.runner import Answer
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.formats import FORMATS
 
 
@@ -35,7 +34,7 @@ def _unanswered(job: Job, cell: Cell, answer: Answer) -> Result:
         outcome.status,
         reason=outcome.reason or None,
         detail=outcome.traceback or outcome.output or None,
-        last=job.offered and _is_last(cell),
+        last=job.offered and _is_last(job, cell),
     )
 
 
@@ -54,7 +53,7 @@ def _judged(
     job: Job, cell: Cell, outcome: Outcome, judged: Judged, diagnosis: str | None
 ) -> Result:
     if judged.error:
-        return Result(cell, Status.ERROR, reason=judged.error, last=_is_last(cell))
+        return Result(cell, Status.ERROR, reason=judged.error, last=_is_last(job, cell))
     verdict = judged.verdicts[cell.quantity]
     status = verdict["status"]
     failed = status == Status.FAILED
@@ -77,7 +76,7 @@ def _judged(
         seconds=outcome.seconds,
         worst=verdict["worst"],
         decisive=status == Status.PASSED and not verdict["empty"],
-        last=_is_last(cell),
+        last=_is_last(job, cell),
     )
 
 
@@ -90,8 +89,8 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _is_last(cell: Cell) -> bool:
-    return cell.quantity == PROFILES[cell.profile].last
+def _is_last(job: Job, cell: Cell) -> bool:
+    return cell.quantity in job.case.results
 
 
 def _precision(job: Job, verdict: Mapping[str, Any]) -> str | None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from qkvac.diagnosis import Sample
 from qkvac.spec import rounding
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.case import Case
 from qkvac.spec.faulty import compute
 from qkvac.spec.syntax import Program, Ref, Tensor
@@ -69,7 +69,8 @@ def suitable(samples: Sequence[Sample]) -> Sample | None:
         sample
         for sample in samples
         if sample.failing
-        and tuple(t.name for t in PROFILES[sample.case.profile].program().inputs) == INPUTS
+        and tuple(t.name for t in sample.case.program.inputs) == INPUTS
+        and not sample.case.batch
         and min(sample.case.sizes["n"], sample.case.sizes["d"]) > 1
     ]
     return min(
@@ -94,8 +95,10 @@ def posed(sample: Sample) -> dict[str, Posed]:
     keys = np.abs(ones.astype(np.float64) @ Wk.astype(np.float64)).max()
     raised = Wk.copy()
     raised[-1] = (Wk[-1].astype(np.float64) + (keys or 1.0)).astype(Wk.dtype)
+    # Causal attention knows the order of its tokens.
+    causal = sample.case.profile == "causal_attention"
     changed: dict[str, Arrays] = {
-        "permuted": {"X": X[_order(len(X))]},
+        **({} if causal else {"permuted": {"X": X[_order(len(X))]}}),
         "doubled": {"Wv": Wv * Wv.dtype.type(2)},
         "first": {"Wv": np.where(first, Wv, Wv.dtype.type(0))},
         "second": {"Wv": np.where(first, Wv.dtype.type(0), Wv)},
@@ -202,7 +205,7 @@ class _Answer:
 
     @cached_property
     def program(self) -> Program:
-        return PROFILES[self.case.profile].program()
+        return self.case.program
 
     def has(self, name: str) -> bool:
         """Whether a quantity is reported, in the right shape and finite."""

@@ -21,7 +21,7 @@ import numpy as np
 from qkvac import relations, tensors
 from qkvac.plan import Job
 from qkvac.selection import find_case
-from qkvac.spec.attention import PROFILES, SPEC_VERSION, Arithmetic
+from qkvac.spec.attention import SPEC_VERSION, Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.clauses import Certify
 from qkvac.spec.presentation import presented
@@ -123,7 +123,7 @@ def outputs(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every quantity of a case."""
     given = {name: array.shape for name, array in case.inputs(case.dtypes[0]).items()}
     shapes = contract(case.program, dict(case.bindings), given=given)
-    return {name: shapes[name] for name in PROFILES[case.profile].quantities}
+    return {name: shapes[name] for name in case.quantities}
 
 
 def size_limit(case: Case) -> int:
@@ -166,12 +166,12 @@ def expected(case: Case, dtype: str, certify: Certify) -> bytes:
     arithmetic = Arithmetic.for_dtype(dtype)
     question = Question(case, dtype, arithmetic, certify=certify)
     arrays = {}
-    for name in question.profile.quantities:
+    for name in case.quantities:
         enclosure = question.certified[name]
         parts = {"hi": enclosure.hi, "lo": enclosure.lo, "radius": enclosure.radius}
         parts["bound"] = question.bounds[name]
         arrays.update({f"{plain(name)}.{part}": array for part, array in parts.items()})
-    required = [plain(n) for n in question.profile.quantities if question.asks_bits(n)]
+    required = [plain(n) for n in case.quantities if question.asks_bits(n)]
     metadata = {
         "arithmetic": _json(asdict(arithmetic)),
         "case": case.id,
