@@ -1,13 +1,7 @@
-"""Self-attention in NumPy.
-
-NumPy has no bfloat16 of its own, and the matrix product of ml_dtypes' bfloat16 comes back as
-float32. So both 16-bit types are computed as frameworks compute them: products accumulate in
-float32 and are rounded to the storage type, the softmax is evaluated in float32 and rounded once.
-"""
+"""Self-attention in NumPy: in matrix form, and token by token in the mode `loop`."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -25,55 +19,29 @@ from qkvac.backends.adapter import (
     installed,
     require,
 )
+from qkvac.backends.numpy_loop import FUNCTIONS as PER_TOKEN
+from qkvac.backends.numpy_profiles import FUNCTIONS
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "numpy",
     "requires": "numpy",
-    "modes": ("eager",),
+    "modes": ("eager", "loop"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
-    "profiles": ("attention",),
+    "profiles": tuple(FUNCTIONS),
     "supports": "all",
     "deterministic": True,
     "arithmetic": {"softmax": "shifted, divided", "flushes": False},
 }
 
-
-def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
-    """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
-    Q, K, V = product(X, Wq), product(X, Wk), product(X, Wv)
-    Ω = product(Q, K.swapaxes(-1, -2))
-    A = softmax(Ω / Ω.dtype.type(math.sqrt(K.shape[-1])))
-    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": product(A, V)}
-
-
-def product(left: Any, right: Any) -> Any:
-    """left @ right, accumulated in `wide` and rounded to the dtype of `left`."""
-    accumulator = wide(left.dtype)
-    result = left.astype(accumulator, copy=False) @ right.astype(accumulator, copy=False)
-    return result.astype(left.dtype, copy=False)
-
-
-def softmax(scores: Any) -> Any:
-    """Softmax of each row; an empty row has no maximum, hence the initial −∞."""
-    logits = scores.astype(wide(scores.dtype), copy=False)
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
-    return (powers / powers.sum(axis=-1, keepdims=True)).astype(scores.dtype, copy=False)
-
-
-def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The accumulator of a dtype: itself, but float32 for the 16-bit types."""
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
-
-
-FUNCTIONS: Final = {"attention": attention}
+FORMS: Final = {"eager": FUNCTIONS, "loop": PER_TOKEN}
 
 
 def open(mode: str = "eager", device: str = "cpu") -> NumPy:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
-    return NumPy(mode, device, FUNCTIONS)
+    return NumPy(mode, device, FORMS[mode])
 
 
 def unavailable(mode: str) -> str | None:
@@ -103,7 +71,7 @@ def environment() -> dict[str, Any]:
 
 
 class NumPy(Adapter):
-    """NumPy has one mode and one device, so there is little to prove."""
+    """NumPy runs what it is given as it is; the modes differ in the functions."""
 
     def check_settings(self) -> None:
         return None
@@ -127,7 +95,8 @@ class NumPy(Adapter):
         return "cpu"
 
     def evidence(self) -> dict[str, Any]:
-        return {"calls": self.calls}
+        modules = {function.__module__ for function in self.functions.values()}
+        return {"calls": self.calls, "functions": ", ".join(sorted(modules))}
 
     def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
         recorder = Recorder()

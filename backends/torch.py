@@ -1,19 +1,17 @@
 """Self-attention in PyTorch: eager, and compiled by Inductor.
 
-`torch.softmax` multiplies by a reciprocal on the CPU, so the softmax is written out with its
-division. Compiled code is proved by counting: what Inductor compiled is wrapped, and a call must
-run it once. Dynamo otherwise runs plain Python without a word, after 8 recompilations for instance.
+Compiled code is proved by counting: what Inductor compiled is wrapped, and a call must run it once.
+Dynamo otherwise runs plain Python without a word, after 8 recompilations for instance.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
 import sysconfig
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +32,7 @@ from qkvac.backends.adapter import (
     require,
     threads,
 )
+from qkvac.backends.torch_profiles import FUNCTIONS
 
 ACCELERATORS = ("cuda", "mps", "xpu")
 
@@ -43,7 +42,7 @@ QKVAC: Final[dict[str, Any]] = {
     "modes": ("eager", "compile"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", *ACCELERATORS),
-    "profiles": ("attention",),
+    "profiles": tuple(FUNCTIONS),
     "supports": "all",
     "deterministic": True,
     "arithmetic": {
@@ -57,25 +56,6 @@ QKVAC: Final[dict[str, Any]] = {
 }
 
 RECOMPILE_LIMIT = 1 << 20
-
-
-def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
-    """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
-    Q, K, V = X @ Wq, X @ Wk, X @ Wv
-    Ω = Q @ K.transpose(-2, -1)
-    A = softmax(Ω / math.sqrt(K.shape[-1]))
-    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": A @ V}
-
-
-def softmax(logits: Any) -> Any:
-    """Softmax of each row; without keys there is no row to normalise."""
-    if logits.shape[-1] == 0:
-        return logits
-    powers = (logits - logits.amax(dim=-1, keepdim=True)).exp()
-    return powers / powers.sum(dim=-1, keepdim=True)
-
-
-FUNCTIONS: Final = {"attention": attention}
 
 
 def open(mode: str = "eager", device: str = "cpu") -> Torch:
@@ -132,10 +112,10 @@ def environment() -> dict[str, Any]:
 class Torch(Adapter):
     """PyTorch as its user calls it, operation by operation."""
 
-    def __init__(self, mode: str, device: str, functions: Functions | None = None) -> None:
+    def __init__(self, mode: str, device: str, functions: Functions = FUNCTIONS) -> None:
         import torch
 
-        super().__init__(mode, device, FUNCTIONS if functions is None else functions)
+        super().__init__(mode, device, functions)
         torch.set_num_threads(threads())
         torch.set_float32_matmul_precision("highest")
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -211,11 +191,11 @@ class Torch(Adapter):
 class Compiled(Torch):
     """PyTorch compiled by Dynamo and Inductor, one graph for each signature."""
 
-    def __init__(self, mode: str, device: str) -> None:
+    def __init__(self, mode: str, device: str, functions: Functions = FUNCTIONS) -> None:
         import torch
         import torch._dynamo
 
-        super().__init__(mode, device)
+        super().__init__(mode, device, functions)
         separate_cache()
         self.graphs = 0
         self.runs = 0
@@ -225,12 +205,20 @@ class Compiled(Torch):
             if hasattr(torch._dynamo.config, name):
                 setattr(torch._dynamo.config, name, RECOMPILE_LIMIT)
         self.compiled = {
-            profile: torch.compile(function, backend=self.compile, fullgraph=True, dynamic=False)
-            for profile, function in self.functions.items()
+            profile: self.to_compile(function) for profile, function in functions.items()
         }
         # The first compilation prepares C++ headers for all: long enough to time a case out.
-        self.run("attention", 4 * [torch.ones(2, 2, device=device)], {})
+        self.to_compile(torch.add)(*2 * [torch.ones(2, 2, device=device)])
         self.graphs = self.runs = 0
+
+    def to_compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, which is compiled anew for each signature that it is called with."""
+        import torch
+
+        compiled: Callable[..., Any] = torch.compile(
+            function, backend=self.compile, fullgraph=True, dynamic=False
+        )
+        return compiled
 
     def compile(self, graph: Any, examples: Any) -> Any:
         """Compile a captured graph with Inductor, and count its runs."""
