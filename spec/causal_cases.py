@@ -63,8 +63,8 @@ def stressed() -> list[Case]:
 
 def exact() -> list[Case]:
     """Judged by bits."""
-    hidden = "later keys ahead by 2**36: an added mask of −1e9 leaks"
-    below = "all scores below −1e10: a finite fill of −1e9 leaks"
+    hidden = "later keys ahead by 2**36 and more: a mask of −1e9, added, is not enough"
+    below = "all scores below −1e11: a finite fill of −1e9 lets later tokens in"
     recent = "of the keys seen so far the best, whatever comes later"
     thirds = "all scores 0: row i holds 1/(i + 1), and exactly 0 behind the diagonal"
     twos = "weights 1 and 1/2 on the last two tokens: a mask one off, or strict"

@@ -57,7 +57,7 @@ def stressed() -> list[Case]:
     mixed = "heads of different temperature and magnitude: exchanged or mixed, they show"
     moved = "each head's scores moved by another amount, ±1000: a maximum over all heads"
     lost = "two heads cancel in Y: what is left is the third's"
-    last = "the last key is ahead: only the last query may see it"
+    last = "the last key is ahead in one head, and only the last query may see it"
     return [
         _plain("hot", MAIN, hot, "nearly one-hot rows in every head", generic=True),
         _causal("hot", MAIN, hot, "the same, causal", generic=True),
@@ -97,7 +97,13 @@ def exact() -> list[Case]:
         ),
         _plain("lookups", MAIN, made.lookups, found, exact=BOTH, compiled=True),
         _causal("ranked", MAIN, made.ranked_heads, hidden, exact=BOTH, compiled=True),
-        _plain("single-token", ONE, made.single, "A is 1, C is V", exact=("V", "A", "C", "Y")),
+        _plain(
+            "single-token",
+            ONE,
+            made.single,
+            "A is 1 and C is V, to the bit",
+            exact=("V", "A", "C", "Y"),
+        ),
     ]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from qkvac.spec import draws, families
-from qkvac.spec.draws import Floats, Integers
+from qkvac.spec.draws import Floats
 from qkvac.spec.families import Frame, Inputs
 from qkvac.spec.profile_families import above_tiny
 
@@ -141,13 +141,14 @@ def single(f: Frame) -> Inputs:
     return families.single(f) | {"Wo": picks(f)}
 
 
-def _codes(n: int, bits: int) -> Integers | Floats:
-    return 2.0 * (np.arange(n)[:, None] >> np.arange(bits) & 1) - 1
+def _codes(n: int, bits: int) -> Floats:
+    """The binary digits of each number below n, as ±1."""
+    return np.where(np.arange(n)[:, None] >> np.arange(bits) & 1, 1.0, -1.0)
 
 
 def _copied(f: Frame, used: int) -> Floats:
     """Values copied from the columns of X behind the first `used`, other ones for each head."""
     free = f.d - used
     start = np.arange(f.c) // width(f)
-    powers = 2.0 ** -(start % 3)
+    powers = np.ldexp(1.0, -(start % 3))
     return f.selection(used + (np.arange(f.c) + start) % free, powers)
