@@ -148,6 +148,11 @@ class Result:
     """Longer text: a traceback, or the output of a process that died."""
 
     @property
+    def offered(self) -> bool:
+        """Whether it says more than that the subject has no such function."""
+        return self.status != Status.UNSUPPORTED or self.last or self.cell.is_check
+
+    @property
     def ok(self) -> bool:
         return self.status not in Status.BAD
 

@@ -16,8 +16,9 @@ from qkvac.cells import Result
 
 @dataclass(frozen=True)
 class Identity:
-    """Classes of subjects that agree on a quantity in a dtype, by subject id."""
+    """Classes of subjects that agree on a quantity of a profile in a dtype, by subject id."""
 
+    profile: str
     dtype: str
     quantity: str
     cases: int
@@ -34,15 +35,16 @@ class Identity:
 
 def identities(results: Iterable[Result]) -> tuple[Identity, ...]:
     """The classes of every quantity and dtype that at least two subjects answered."""
-    digests: dict[tuple[str, str], dict[str, dict[str, str]]] = defaultdict(
+    digests: dict[tuple[str, str, str], dict[str, dict[str, str]]] = defaultdict(
         lambda: defaultdict(dict)
     )
     for result in results:
         if result.digest is not None:
             cell = result.cell
-            digests[cell.dtype, cell.quantity][cell.subject.id][cell.case] = result.digest
+            key = (cell.profile, cell.dtype, cell.quantity)
+            digests[key][cell.subject.id][cell.case] = result.digest
     found = []
-    for (dtype, quantity), subjects in digests.items():
+    for key, subjects in digests.items():
         common = sorted(set.intersection(*(set(answers) for answers in subjects.values())))
         if len(subjects) < 2 or not common:
             continue
@@ -50,5 +52,5 @@ def identities(results: Iterable[Result]) -> tuple[Identity, ...]:
         for subject, answers in subjects.items():
             classes[tuple(answers[case] for case in common)].append(subject)
         members = tuple(tuple(same) for same in classes.values())
-        found.append(Identity(dtype, quantity, len(common), members))
+        found.append(Identity(*key, len(common), members))
     return tuple(found)

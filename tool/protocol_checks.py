@@ -118,9 +118,10 @@ def budget(visit: Visit) -> Finding:
 
 
 def _product(recorded: Any) -> Product:
-    """A recorded product. Heads and samples may be leading axes, or rows."""
-    left, out = (tuple(map(int, recorded[side])) for side in ("left", "out"))
-    return prod(out[:-1]), left[-1], out[-1]
+    """A recorded product. Heads and samples may be leading axes, or rows; a vector is a column."""
+    left, right, out = (tuple(map(int, recorded[side])) for side in ("left", "right", "out"))
+    columns = out[-1] if len(right) > 1 else 1
+    return prod(out) // max(columns, 1), left[-1], columns
 
 
 def _declared(case: Case) -> Counter[Product]:

@@ -13,7 +13,7 @@ from qkvac.deviations import Deviation
 from qkvac.failures import explain
 from qkvac.identity import Identity, identities
 from qkvac.roster import Roster
-from qkvac.selection import Selection
+from qkvac.selection import Selection, profiles_with_cases
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.formats import FORMATS
 
@@ -112,14 +112,20 @@ class Report:
             return f"UNEXPECTED: a known deviation of {_listed(bad)} is gone; remove its entry."
         if bad:
             quantities = list(dict.fromkeys(r.cell.quantity for r in self.failures))
+            wrong = list(dict.fromkeys(r.cell.profile for r in self.failures))
+            of = f" of {_listed(wrong)}" if len(self.profiles) > 1 else ""
             return (
                 f"NOT IDENTICAL: {_listed(bad)} {'deviates' if len(bad) == 1 else 'deviate'} "
-                f"from the spec in {_listed(quantities)}."
+                f"from the spec in {_listed(quantities)}{of}."
             )
         if self.stopped:
             return f"UNFINISHED: nothing failed yet, but {self.stopped} cells were not run."
         if self.exit_status == INDECISIVE:
-            where = [f"{subject} in {dtype}" for subject, _, dtype in self.undecided]
+            several = len(self.profiles) > 1
+            where = [
+                f"{f'{profile} of ' if several else ''}{subject} in {dtype}"
+                for subject, profile, dtype in self.undecided
+            ]
             return f"NOTHING PROVED: no decisive result for {_listed(where) or 'anything'}."
         subjects = dict.fromkeys(r.cell.subject for r in self.results if r.decisive)
         ran = [subject.id for subject in subjects]
@@ -135,8 +141,26 @@ class Report:
             but += "; it was judged by the coarser arithmetic that it declares"
         return (
             f"IDENTICAL: {_listed(ran)} {'computes' if len(ran) == 1 else 'compute'} the same "
-            f"attention as the spec in {_listed(dtypes)}{but}."
+            f"{self._what()} as the spec in {_listed(dtypes)}{but}."
         )
+
+    @cached_property
+    def profiles(self) -> tuple[str, ...]:
+        """Profiles that some subject offers."""
+        return tuple(dict.fromkeys(r.cell.profile for r in self.results if r.offered))
+
+    def _what(self) -> str:
+        """What was found to be the same: by name, unless it is all there is."""
+        covered = dict[str, dict[str, None]]()
+        for r in self.results:
+            if r.decisive:
+                covered.setdefault(r.cell.subject.id, {})[r.cell.profile] = None
+        found = list(dict.fromkeys(p for profiles in covered.values() for p in profiles))
+        if set(found) >= set(profiles_with_cases()):
+            found = ["attention"]
+        if len({tuple(profiles) for profiles in covered.values()}) > 1:
+            return f"{_listed(found)}, each where it offers them,"
+        return _listed(found)
 
     def _coarser(self) -> bool:
         """Whether a subject that passed declares coarser formats than its dtype has by default."""
@@ -158,7 +182,10 @@ class Report:
             "counts": dict(self.counts),
             "left_out": dict(self.left_out),
             "identities": [
-                {"dtype": i.dtype, "quantity": i.quantity, "cases": i.cases, "classes": i.classes}
+                {
+                    **{"profile": i.profile, "dtype": i.dtype, "quantity": i.quantity},
+                    **{"cases": i.cases, "classes": i.classes},
+                }
                 for i in self.identities
             ],
             "warnings": list(self.warnings),

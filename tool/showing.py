@@ -54,7 +54,7 @@ def show_backends(form: str) -> None:
         return
     from rich.console import Console
 
-    from qkvac.summary import table
+    from qkvac.tables import table
 
     rows = table("backend", "version", "dtypes", "devices", "here")
     for backend in backends():

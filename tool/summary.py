@@ -6,30 +6,21 @@ Everything fits into 80 columns and is readable without colour.
 from __future__ import annotations
 
 import io
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from qkvac.cells import CHECKS, Result, Status
-from qkvac.declaration import DTYPES
+from qkvac.cells import Result, Status
+from qkvac.declaration import DEFAULT_CONVENTIONS
 from qkvac.failures import blocks
 from qkvac.report import FAILED, NOT_PROVED, NOT_RUN, PASSED, Report
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
+from qkvac.tables import tables
 
-GRADES: Final = ("exact", "faithful", "conforming", "suspicious")
-"""Grades of a pass, the best first."""
-
-STYLES: Final = {
-    **dict.fromkeys(Status.BAD, "bold red"),
-    **dict.fromkeys((Status.INDECISIVE, Status.KNOWN_DEVIATION, "suspicious"), "yellow"),
-    **dict.fromkeys((*NOT_RUN, ""), "dim"),
-    **dict.fromkeys(GRADES[:3], "green"),
-}
+FEW: Final = 3
+"""Subjects that a line names."""
 
 
 def plain(report: Report, width: int = 80) -> str:
@@ -41,25 +32,17 @@ def plain(report: Report, width: int = 80) -> str:
 
 def show(report: Report, console: Console) -> None:
     """Prints the summary."""
-    subjects = list(dict.fromkeys(result.cell.subject.id for result in report.results))
-    for profile in dict.fromkeys(result.cell.profile for result in report.results):
-        results = [result for result in report.results if result.cell.profile == profile]
-        if len(subjects) == 1:
-            console.print(_one(results, profile))
-            console.print()
-        else:
-            for dtype in DTYPES:
-                those = [result for result in results if result.cell.dtype == dtype]
-                if those:
-                    console.print(_many(report, those, profile, dtype))
-                    console.print()
+    for part in tables(report):
+        console.print(part)
+        console.print()
+    subjects = {result.cell.subject.id for result in report.results}
     if len(subjects) > 1 and report.identities:
         console.print(
             "Largest error over its bound. Equal letters in a column: bit for bit equal wherever "
             "all of them ran.",
             style="dim",
         )
-    for text in (*_models(report), *_left_out(report)):
+    for text in (*_models(report), *_conventions(report), *_left_out(report)):
         console.print(Text(text, style="dim"))
     for text in report.warnings:
         console.print(Text(f"warning: {text}", style="yellow"))
@@ -75,89 +58,6 @@ def show(report: Report, console: Console) -> None:
     console.print(Text(f"{_counted(report)} {NOT_PROVED}", style="dim"))
 
 
-def table(*headers: str) -> Table:
-    """An empty table in the style of all tables here."""
-    rows = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for header in headers:
-        rows.add_column(header, no_wrap=True)
-    return rows
-
-
-def _one(results: Sequence[Result], profile: str) -> Table:
-    """Quantities and checks down, dtypes across: grade and largest error over bound."""
-    dtypes = [d for d in DTYPES if any(result.cell.dtype == d for result in results)]
-    rows = table("", *dtypes)
-    names = [*PROFILES[profile].quantities, *CHECKS]
-    for name in names:
-        those = [result for result in results if result.cell.quantity == name]
-        if those:
-            cells = [[r for r in those if r.cell.dtype == dtype] for dtype in dtypes]
-            rows.add_row(name, *(_word(cell, with_ratio=True) for cell in cells))
-    by_dtype = [[r for r in results if r.cell.dtype == dtype] for dtype in dtypes]
-    rows.add_row("resolution", *(_resolution(those) for those in by_dtype), style="dim")
-    rows.add_row("passed", *(_passed(those) for those in by_dtype), style="dim")
-    return rows
-
-
-def _many(report: Report, results: Sequence[Result], profile: str, dtype: str) -> Table:
-    """Subjects down, quantities across: largest error over bound and the class of equal bits."""
-    quantities = PROFILES[profile].quantities
-    rows = table(dtype, *quantities, "grade", "passed")
-    letters = {i.quantity: i for i in report.identities if i.dtype == dtype}
-    devices = {result.cell.subject.device for result in report.results}
-    for subject in dict.fromkeys(result.cell.subject for result in results):
-        own = [result for result in results if result.cell.subject == subject]
-        row = []
-        for name in quantities:
-            those = [result for result in own if result.cell.quantity == name]
-            letter = letters[name].letter(subject.id) if name in letters else ""
-            row.append(_number(those, letter))
-        label = subject.name if devices == {"cpu"} else subject.id
-        rows.add_row(label, *row, _word(own), _passed(own))
-    return rows
-
-
-def _worst_status(results: Iterable[Result]) -> str:
-    """The status that says most: a bad one, else a pass, else why there is none."""
-    found = {result.status for result in results}
-    order = (
-        *(Status.CRASH, Status.TIMEOUT, Status.ERROR, Status.FAILED, Status.MISSING),
-        *(Status.UNEXPECTED_PASS, Status.KNOWN_DEVIATION, Status.PASSED, Status.INDECISIVE),
-        *reversed(NOT_RUN),
-    )
-    return next((status for status in order if status in found), "")
-
-
-def _word(results: Sequence[Result], with_ratio: bool = False) -> Text:
-    """The worst grade, or the status that stands in its way."""
-    status = _worst_status(results)
-    if status != Status.PASSED:
-        return Text(status, style=STYLES[status])
-    grades = [r.grade for r in results if r.status == Status.PASSED and r.grade]
-    if not grades:
-        return Text("passed", style="green")
-    grade = max(grades, key=GRADES.index)
-    ratio = max((r.ratio or 0.0 for r in results if r.status == Status.PASSED), default=0.0)
-    shown = f" {ratio:.2g}" if with_ratio and grade != "exact" else ""
-    return Text(grade + shown, style=STYLES[grade])
-
-
-def _number(results: Sequence[Result], letter: str) -> Text:
-    status = _worst_status(results)
-    if status == Status.PASSED:
-        ratio = max(r.ratio or 0.0 for r in results if r.status == Status.PASSED)
-        return Text(f"{ratio:.2f}".replace("0.", ".", 1) + f" {letter}".rstrip(), style="green")
-    short = {Status.NOT_REPORTED: "–", Status.UNSUPPORTED: "–", Status.SKIPPED: "–", "": ""}
-    short |= {Status.KNOWN_DEVIATION: "known", Status.UNEXPECTED_PASS: "passes"}
-    return Text(short.get(status, status[:7]), style=STYLES[status])
-
-
-def _resolution(results: Iterable[Result]) -> str:
-    """Bound of the profile's result over its largest value, in the median case."""
-    found = [r.resolution for r in results if r.last and r.decisive and r.resolution]
-    return f"{statistics.median(found):.1g}" if found else ""
-
-
 def _models(report: Report) -> list[str]:
     """What the only subject declared, and what that leaves unseen."""
     subjects = {result.cell.subject for result in report.results}
@@ -169,8 +69,11 @@ def _models(report: Report) -> list[str]:
     models = dict.fromkeys(_model(entry.arithmetic(dtype), dtype) for dtype in dtypes)
     lines = [f"judged as declared: {'; '.join(models)}"] if models else []
     quantities = [result for result in report.results if not result.cell.is_check]
-    if any(r.decisive and r.last for r in quantities) and all(
-        r.last or r.status in NOT_RUN for r in quantities
+    inner = [result for result in quantities if not result.last]
+    if (
+        inner
+        and any(r.decisive and r.last for r in quantities)
+        and all(r.status in NOT_RUN for r in inner)
     ):
         lines.append(
             "nothing before the result is returned, so errors smaller than its bound stay unseen; "
@@ -193,18 +96,46 @@ def _model(model: Arithmetic, dtype: str) -> str:
     return ", ".join(parts)
 
 
-def _passed(results: Iterable[Result]) -> str:
-    """Passed cells of those that were run."""
-    counts = Counter(result.status for result in results)
-    required = sum(count for status, count in counts.items() if status not in NOT_RUN)
-    return f"{counts[Status.PASSED]}/{required}"
+def _conventions(report: Report) -> list[str]:
+    """What subjects declare other than the spec's own choices; one line for each ledger."""
+    subjects = {result.cell.subject for result in report.results}
+    ledgers = dict[str, list[str]]()
+    for entry in report.roster.entries:
+        if entry.subject not in subjects:
+            continue
+        other = [
+            f"{name.replace('_', ' ')} {chosen}"
+            for name, chosen in entry.declaration.conventions.items()
+            if chosen != DEFAULT_CONVENTIONS[name]
+        ]
+        if other:
+            ledgers.setdefault(", ".join(other), []).append(entry.subject.id)
+    return [f"conventions declared by {_named(who)}: {text}" for text, who in ledgers.items()]
+
+
+def _not_offered(report: Report) -> list[str]:
+    """Profiles that subjects have no function for; one line for those that lack the same."""
+    lacking = dict[str, dict[str, None]]()
+    for result in report.results:
+        if not result.offered and (result.reason or "").startswith("no function"):
+            lacking.setdefault(result.cell.subject.id, {})[result.cell.profile] = None
+    alike = dict[tuple[str, ...], list[str]]()
+    for subject, profiles in lacking.items():
+        alike.setdefault(tuple(profiles), []).append(subject)
+    return [f"not offered by {_named(who)}: {', '.join(names)}" for names, who in alike.items()]
+
+
+def _named(subjects: list[str]) -> str:
+    return ", ".join(subjects) if len(subjects) <= FEW else f"{len(subjects)} subjects"
 
 
 def _left_out(report: Report) -> list[str]:
     """What was not run, or proves nothing, and why; one line each."""
-    lines = list(report.roster.notes)
+    lines = [*report.roster.notes, *_not_offered(report)]
     reasons = Counter[tuple[str, str, str]]()
     for result in report.results:
+        if not result.offered and (result.reason or "").startswith("no function"):
+            continue
         if result.status in (*NOT_RUN, Status.INDECISIVE, Status.KNOWN_DEVIATION):
             subject = result.cell.subject.id
             reason = result.reason or ""
@@ -218,8 +149,7 @@ def _left_out(report: Report) -> list[str]:
         merged.setdefault((status, reason), []).append(subject)
     for (status, reason), subjects in merged.items():
         count = sum(reasons[status, reason, subject] for subject in subjects)
-        where = ", ".join(subjects) if len(subjects) <= 3 else f"{len(subjects)} subjects"
-        lines.append(f"{status} ({reason}): {count} cells of {where}")
+        lines.append(f"{status} ({reason}): {count} cells of {_named(subjects)}")
     if report.left_out:
         count = sum(report.left_out.values())
         lines.append(

@@ -12,7 +12,9 @@ from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.failures import command, explain, groups
 from qkvac.identity import Identity, identities
 from qkvac.report import NOT_PROVED, Report
-from qkvac.roster import Roster
+from qkvac.roster import Entry, Roster
+from qkvac.selection import profiles_with_cases
+from qkvac.spec.attention import PROFILES
 from qkvac.summary import plain, show
 
 ONE = Subject("my_port", "default", "cpu", "my port.py")
@@ -26,11 +28,12 @@ def result(
     subject: Subject = ONE,
     dtype: str = "float32",
     case: str = "normal/6x3x2",
+    profile: str = "attention",
     **fields: Any,
 ) -> Result:
     passed = status == Status.PASSED
     defaults = {"grade": "conforming" if passed else None, "decisive": passed, "ratio": 0.25}
-    cell = Cell(subject, dtype, f"attention/{case}", quantity)
+    cell = Cell(subject, dtype, f"{profile}/{case}", quantity)
     return Result(cell, status, **{**defaults, "last": quantity == "C", **fields})
 
 
@@ -126,11 +129,10 @@ def answers(subject: Subject, *digests: str) -> list[Result]:
 def test_classes_are_of_equal_bits_in_the_cases_that_all_ran() -> None:
     other = Subject("torch", "compile", "cpu")
     results = [*answers(ONE, "a", "b", "c"), *answers(JIT, "a", "x", "c"), *answers(other, "a")]
-    assert identities(results) == (
-        Identity("float32", "C", 1, (("my_port@cpu", "jax/jit@cpu", "torch/compile@cpu"),)),
-    )
+    names = ("my_port@cpu", "jax/jit@cpu", "torch/compile@cpu")
+    assert identities(results) == (Identity("attention", "float32", "C", 1, (names,)),)
     (two,) = identities(results[:6])
-    assert two == Identity("float32", "C", 3, (("my_port@cpu",), ("jax/jit@cpu",)))
+    assert two == Identity("attention", "float32", "C", 3, (("my_port@cpu",), ("jax/jit@cpu",)))
     assert [two.letter(id) for id in ("my_port@cpu", "jax/jit@cpu", "?")] == ["A", "B", ""]
 
 
@@ -252,6 +254,80 @@ def test_tables_fit_into_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert any("tensorflow/function" in line and "720/720" in line for line in lines)
     assert not any("…" in line for line in lines)
+
+
+SDPA = "scaled_dot_product_attention"
+
+
+def test_several_profiles_of_a_port_have_an_overview_and_the_missions_details() -> None:
+    results = [result(), result("A", profile=SDPA), result("repeat", profile=SDPA, ratio=None)]
+    lines = [line.split() for line in plain(Report(results)).splitlines()]
+    assert ["float32", "passed"] in lines
+    assert ["attention", ".25", "1/1"] in lines
+    assert [SDPA, ".25", "2/2"] in lines
+    assert ["attention", "float32"] in lines
+    assert [SDPA, "float32"] not in lines
+    failing = Report([*results, result("C", Status.FAILED, profile=SDPA, clause="L")])
+    assert [SDPA, "float32"] in [line.split() for line in plain(failing).splitlines()]
+
+
+def test_many_subjects_and_profiles_make_no_more_tables_than_can_be_read() -> None:
+    subjects = [Subject(f"tensorflow{i}", "function", "cpu") for i in range(8)]
+    profiles = [*PROFILES][:7]
+    results = [
+        result(PROFILES[profile].last, status, subject, dtype, f"c/{n}", profile, clause="L")
+        for subject in subjects
+        for profile in profiles
+        for dtype in ("float64", "float32", "bfloat16", "float16")
+        for n in range(25)
+        for status in [Status.PASSED if subject is subjects[0] else Status.FAILED]
+    ]
+    text = plain(Report(results)).split("NOT IDENTICAL")[0]
+    tables = text[: text.index("· ")]
+    lines = tables.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 120
+    (head,) = (line.split() for line in lines if line.startswith("all dtypes"))
+    assert head[2:] == ["attn", "dot", "causal", "sdpa", "heads", "linear", "embed", "passed"]
+    assert "sdpa scaled_dot_product_attention" in " ".join(tables.split())
+
+
+def test_what_no_subject_offers_takes_one_line() -> None:
+    absent = [
+        result("C", Status.UNSUPPORTED, profile=p, last=False, reason=f"no function {p}")
+        for p in ("causal_attention", SDPA)
+    ]
+    text = plain(Report((result(), *absent)))
+    assert "not offered by my_port@cpu: causal_attention, " + SDPA in " ".join(text.split())
+    assert "unsupported (no function" not in text
+    assert text.count(SDPA) == 1
+
+
+def test_the_verdict_names_profiles_unless_all_were_covered() -> None:
+    both = Report((result(), result(profile=SDPA)))
+    assert f"the same attention and {SDPA} as the spec" in both.sentence
+    other = Report((result(), result(profile=SDPA, subject=JIT)))
+    assert "each where it offers them, as the spec" in other.sentence
+    every = [
+        result(PROFILES[p].last, profile=p, last=True, decisive=True) for p in profiles_with_cases()
+    ]
+    assert "computes the same attention as the spec in" in Report(every).sentence
+    wrong = Report((result(), result("A", Status.FAILED, profile=SDPA, clause="L")))
+    assert wrong.sentence.endswith(f"from the spec in A of {SDPA}.")
+
+
+def test_a_ledger_that_differs_is_shown() -> None:
+    conventions = {"empty_row": "mean", "mask": "True drops", "weight_layout": "dxc"}
+    entry = Entry(ONE, {"conventions": conventions}, ("attention",), {})
+    text = " ".join(plain(Report((result(),), Roster((entry,)))).split())
+    assert "conventions declared by my_port@cpu: empty row mean, mask True drops" in text
+    assert "weight layout" not in text
+
+
+def test_bits_are_compared_within_a_profile() -> None:
+    results = [*answers(ONE, "a"), *answers(JIT, "a")]
+    more = [result(profile=SDPA, case="case/9", digest="b")]
+    assert [i.profile for i in identities([*results, *more])] == ["attention"]
 
 
 def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,223 @@
+"""The tables of a summary: what a reader looks at first, in 80 columns.
+
+One profile is shown quantity by quantity. Of several there is an overview, and the details of the
+mission's own profile and of those in which something went wrong; `--profile` shows any other.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from qkvac.cells import CHECKS, Result, Status, Subject
+from qkvac.declaration import DTYPES
+from qkvac.report import NOT_RUN, Report
+from qkvac.spec.attention import PROFILES
+
+GRADES: Final = ("exact", "faithful", "conforming", "suspicious")
+"""Grades of a pass, the best first."""
+
+STYLES: Final = {
+    **dict.fromkeys(Status.BAD, "bold red"),
+    **dict.fromkeys((Status.INDECISIVE, Status.KNOWN_DEVIATION, "suspicious"), "yellow"),
+    **dict.fromkeys((*NOT_RUN, ""), "dim"),
+    **dict.fromkeys(GRADES[:3], "green"),
+}
+
+MISSION: Final = "attention"
+"""The profile whose quantities are shown whatever else was run."""
+SHORT: Final[Mapping[str, str]] = {
+    "attention": "attn",
+    "dot_product_attention": "dot",
+    "causal_attention": "causal",
+    "scaled_dot_product_attention": "sdpa",
+    "multi_head_attention": "heads",
+    "attention_linear_layers": "linear",
+    "embedding": "embed",
+}
+"""Heads of columns; the legend says what they stand for."""
+DETAILS: Final = 4
+"""Tables of several subjects, besides those of the mission's profile."""
+
+
+def tables(report: Report) -> Iterator[Table | Text]:
+    """The tables of a run, each with what it is about."""
+    found = _by_profile(report)
+    subjects = list(dict.fromkeys(r.cell.subject for rs in found.values() for r in rs))
+    if len(subjects) > 1:
+        yield from _of_many(report, found, subjects)
+        return
+    if len(found) > 1:
+        yield _overview(found)
+    for profile, results in found.items():
+        if len(found) == 1 or profile == MISSION or any(map(report.is_failure, results)):
+            yield _one(results, profile, profile if len(found) > 1 else "")
+    if len(found) > 1:
+        yield Text("--profile NAME shows the quantities and checks of any other.", style="dim")
+
+
+def _of_many(
+    report: Report, found: Mapping[str, Sequence[Result]], subjects: Sequence[Subject]
+) -> Iterator[Table | Text]:
+    budget = DETAILS
+    if len(found) > 1:
+        yield _matrix(report, found, subjects)
+        legend = ", ".join(f"{SHORT.get(p, p)} {p}" for p in found if SHORT.get(p, p) != p)
+        yield Text(f"{legend}; --profile NAME shows one by quantity and dtype.", style="dim")
+    for profile, results in found.items():
+        for dtype in DTYPES:
+            those = [result for result in results if result.cell.dtype == dtype]
+            wrong = any(map(report.is_failure, those))
+            if not those or not (len(found) == 1 or profile == MISSION or (wrong and budget)):
+                continue
+            budget -= len(found) > 1 and profile != MISSION
+            yield _many(report, those, profile, dtype, named=len(found) > 1)
+
+
+def _by_profile(report: Report) -> dict[str, list[Result]]:
+    """Results of the profiles that some subject offers, or all if there is none."""
+    groups = dict[str, list[Result]]()
+    for result in report.results:
+        groups.setdefault(result.cell.profile, []).append(result)
+    offered = {p: rs for p, rs in groups.items() if any(r.offered for r in rs)}
+    return offered or groups
+
+
+def table(*headers: str) -> Table:
+    """An empty table in the style of all tables here."""
+    rows = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for header in headers:
+        rows.add_column(header, no_wrap=True)
+    return rows
+
+
+def _overview(found: Mapping[str, Sequence[Result]]) -> Table:
+    """Profiles down, dtypes across: the worst grade, and the largest error over bound."""
+    every = [result for results in found.values() for result in results]
+    dtypes = [d for d in DTYPES if any(result.cell.dtype == d for result in every)]
+    rows = table("", *dtypes, "passed")
+    for profile, results in found.items():
+        cells = [[r for r in results if r.cell.dtype == dtype] for dtype in dtypes]
+        rows.add_row(profile, *(_word(cell, short=True) for cell in cells), _passed(results))
+    return rows
+
+
+def _one(results: Sequence[Result], profile: str, title: str) -> Table:
+    """Quantities and checks down, dtypes across: grade and largest error over bound."""
+    dtypes = [d for d in DTYPES if any(result.cell.dtype == d for result in results)]
+    rows = table(title, *dtypes)
+    groups = _grouped(results)
+    for name in (*PROFILES[profile].quantities, *CHECKS):
+        cells = [groups.get((name, dtype), []) for dtype in dtypes]
+        if any(cells):
+            rows.add_row(name, *(_word(cell, with_ratio=True) for cell in cells))
+    by_dtype = [[r for r in results if r.cell.dtype == dtype] for dtype in dtypes]
+    rows.add_row("resolution", *(_resolution(those) for those in by_dtype), style="dim")
+    rows.add_row("passed", *(_passed(those) for those in by_dtype), style="dim")
+    return rows
+
+
+def _grouped(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
+    groups = dict[tuple[str, str], list[Result]]()
+    for result in results:
+        groups.setdefault((result.cell.quantity, result.cell.dtype), []).append(result)
+    return groups
+
+
+def _matrix(
+    report: Report, found: Mapping[str, Sequence[Result]], subjects: Sequence[Subject]
+) -> Table:
+    """Subjects down, profiles across: the largest error over bound in all dtypes."""
+    rows = table("all dtypes", *(SHORT.get(profile, profile) for profile in found), "passed")
+    groups = dict[tuple[Subject, str], list[Result]]()
+    for profile, results in found.items():
+        for result in results:
+            groups.setdefault((result.cell.subject, profile), []).append(result)
+    for subject in subjects:
+        cells = [groups.get((subject, profile), []) for profile in found]
+        own = [result for cell in cells for result in cell]
+        rows.add_row(_label(report, subject), *(_number(cell, "") for cell in cells), _passed(own))
+    return rows
+
+
+def _many(
+    report: Report, results: Sequence[Result], profile: str, dtype: str, named: bool = False
+) -> Table:
+    """Subjects down, quantities across: largest error over bound and the class of equal bits."""
+    quantities = PROFILES[profile].quantities
+    head = f"{SHORT.get(profile, profile)} {dtype}" if named else dtype
+    rows = table(head, *quantities, "grade", "passed")
+    letters = {i.quantity: i for i in report.identities if (i.profile, i.dtype) == (profile, dtype)}
+    groups = dict[Subject, list[Result]]()
+    for result in results:
+        groups.setdefault(result.cell.subject, []).append(result)
+    for subject, own in groups.items():
+        if not any(result.offered for result in own):
+            continue
+        cells = _grouped(own)
+        row = []
+        for name in quantities:
+            letter = letters[name].letter(subject.id) if name in letters else ""
+            row.append(_number(cells.get((name, dtype), []), letter))
+        rows.add_row(_label(report, subject), *row, _word(own), _passed(own))
+    return rows
+
+
+def _label(report: Report, subject: Subject) -> str:
+    devices = {result.cell.subject.device for result in report.results}
+    return subject.name if devices == {"cpu"} else subject.id
+
+
+def _worst_status(results: Iterable[Result]) -> str:
+    """The status that says most: a bad one, else a pass, else why there is none."""
+    found = {result.status for result in results}
+    order = (
+        *(Status.CRASH, Status.TIMEOUT, Status.ERROR, Status.FAILED, Status.MISSING),
+        *(Status.UNEXPECTED_PASS, Status.KNOWN_DEVIATION, Status.PASSED, Status.INDECISIVE),
+        *reversed(NOT_RUN),
+    )
+    return next((status for status in order if status in found), "")
+
+
+def _word(results: Sequence[Result], with_ratio: bool = False, short: bool = False) -> Text:
+    """The worst grade, or the status that stands in its way."""
+    status = _worst_status(results)
+    if status != Status.PASSED:
+        return Text(status, style=STYLES[status])
+    grades = [r.grade for r in results if r.status == Status.PASSED and r.grade]
+    if not grades:
+        return Text("passed", style="green")
+    grade = max(grades, key=GRADES.index)
+    ratio = max((r.ratio or 0.0 for r in results if r.status == Status.PASSED), default=0.0)
+    shown = f" {ratio:.2g}" if with_ratio and grade != "exact" else ""
+    if short and grade != "exact":
+        return _number(results, "")
+    return Text(grade + shown, style=STYLES[grade])
+
+
+def _number(results: Sequence[Result], letter: str) -> Text:
+    status = _worst_status(results)
+    if status == Status.PASSED:
+        ratio = max(r.ratio or 0.0 for r in results if r.status == Status.PASSED)
+        return Text(f"{ratio:.2f}".replace("0.", ".", 1) + f" {letter}".rstrip(), style="green")
+    short = {Status.NOT_REPORTED: "–", Status.UNSUPPORTED: "–", Status.SKIPPED: "–", "": ""}
+    short |= {Status.KNOWN_DEVIATION: "known", Status.UNEXPECTED_PASS: "passes"}
+    return Text(short.get(status, status[:7]), style=STYLES[status])
+
+
+def _resolution(results: Iterable[Result]) -> str:
+    """Bound of the profile's result over its largest value, in the median case."""
+    found = [r.resolution for r in results if r.last and r.decisive and r.resolution]
+    return f"{statistics.median(found):.1g}" if found else ""
+
+
+def _passed(results: Iterable[Result]) -> str:
+    """Passed cells of those that were run."""
+    counts = Counter(result.status for result in results)
+    required = sum(count for status, count in counts.items() if status not in NOT_RUN)
+    return f"{counts[Status.PASSED]}/{required}"
