@@ -84,6 +84,58 @@ def balanced(f: Frame) -> Arrays:
     return {"X": tokens(f), **matrices}
 
 
+def balanced_linear(f: Frame, biased: bool = False) -> Arrays:
+    """`balanced` in the layout of linear layers; what bk adds to each key moves no weight."""
+    inputs = balanced(f)
+    for name in ("Wq", "Wk", "Wv"):
+        inputs[name] = np.ascontiguousarray(inputs[name].T)
+    if biased:
+        half = f.c // 2
+        bq, bk, bv = (f.integers(name, (f.c,), -1, 1) for name in ("bq", "bk", "bv"))
+        bq[half:] = 0
+        inputs |= {"bq": bq, "bk": bk, "bv": bv}
+    return inputs
+
+
+def balanced_heads(f: Frame) -> Arrays:
+    """`balanced` for each head; Wo passes on few columns of C."""
+    heads = f.sizes["h"]
+    width = f.c // heads
+    parts = [
+        balanced(Frame(f"{f.seed}/{h}", f.form, {"n": f.n, "d": f.d, "c": width}, f.batch))
+        for h in range(heads)
+    ]
+    weights = {
+        name: np.concatenate([part[name] for part in parts], axis=1) for name in ("Wq", "Wk", "Wv")
+    }
+    Wo = np.zeros((f.c, f.sizes["o"]))
+    places = f.permutation("Wo", f.c)[: f.sizes["o"]]
+    Wo[places, np.arange(f.sizes["o"])] = 1
+    return {"X": parts[0]["X"], **weights, "Wo": Wo}
+
+
+def balanced_queries(f: Frame) -> Arrays:
+    """Queries, keys and values like those of `balanced`."""
+    s, half = f.sizes, f.sizes["d"] // 2
+    Q = f.integers("Q", (*f.batch, s["h"], s["L"], s["d"]), -1, 1)
+    K = f.integers("K", (*f.batch, s["g"], s["S"], s["d"]), -1, 1)
+    Q[..., half:] = 0
+    K[..., :half] = f.integers("constant", (half,), 1, 2)
+    return {"Q": Q, "K": K, "V": f.integers("V", (*f.batch, s["g"], s["S"], s["v"]), -1, 1)}
+
+
+def balanced_tokens(f: Frame) -> Arrays:
+    """Tokens whose scores with each other are all alike: columns of equal entries, or of one ±1."""
+    X = np.zeros((*f.batch, f.n, f.d))
+    X[..., :2] = f.integers("X", (2,), 1, 2)
+    return {"X": X}
+
+
+def cool_tokens(f: Frame) -> Arrays:
+    """Tokens of deviation 1/2."""
+    return {"X": f.normal("X", (*f.batch, f.n, f.d), -1)}
+
+
 def few(f: Frame, shape: tuple[int, ...]) -> Floats:
     """A cotangent of two entries ±1 a row."""
     result = np.zeros(shape)
