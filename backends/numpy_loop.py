@@ -103,8 +103,7 @@ def attend(
     for place in np.ndindex(Q.shape[:-1]):
         *sample, m = place
         query = widened(Q[place])
-        for p, key in enumerate(widened(K[tuple(sample)])):
-            Ω[(*place, p)] = query @ key
+        Ω[place] = [query @ key for key in widened(K[tuple(sample)])]
         seen = range(min(m + 1, keys) if causal else keys)
         kept = seen if given is None else [p for p in seen if keeps(given[(*place, p)])]
         if len(kept) == 0:
@@ -114,11 +113,8 @@ def attend(
             logits = logits + widened(given[place])[kept]
         powers = np.exp(logits - logits.max())
         A[place][kept] = powers / powers.sum()
-        context = np.zeros_like(query, shape=V.shape[-1])
-        weights, values = widened(A[place]), widened(V[tuple(sample)])
-        for p in kept:
-            context = context + weights[p] * values[p]
-        C[place] = context
+        weights, values = widened(A[place])[kept], widened(V[tuple(sample)])[kept]
+        C[place] = sum(weight * value for weight, value in zip(weights, values, strict=True))
     return {"Ω": Ω, "A": A, "C": C}
 
 

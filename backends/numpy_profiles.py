@@ -50,7 +50,7 @@ def scaled_dot_product_attention(
     A boolean mask says True for pairs to keep; an additive one drops pairs by −∞. Groups of h/g
     query heads share a key and value head.
     """
-    group = Q.shape[-3] // K.shape[-3]
+    group = Q.shape[-3] // max(K.shape[-3], 1)
     K, V = K.repeat(group, axis=-3), V.repeat(group, axis=-3)
     Ω = product(Q, K.swapaxes(-1, -2))
     keep, bias = (None, None) if mask is None else (mask, None)

@@ -50,7 +50,7 @@ def scaled_dot_product_attention(
     """
     import torch
 
-    group = Q.shape[-3] // K.shape[-3]
+    group = Q.shape[-3] // max(K.shape[-3], 1)
     K, V = K.repeat_interleave(group, dim=-3), V.repeat_interleave(group, dim=-3)
     Ω = Q @ K.transpose(-2, -1)
     logits = Ω / math.sqrt(Q.shape[-1]) if scale is None else Ω * scale
