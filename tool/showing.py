@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import click
 import numpy as np
 
+from qkvac.ports import FUNCTIONS
 from qkvac.registry import Backend, backends
 from qkvac.selection import Selection, find_case, profiles_with_cases
 from qkvac.spec import text
-from qkvac.spec.attention import CONVENTIONS, PROFILES, SPEC_VERSION, Arithmetic
-from qkvac.spec.cases import Case
+from qkvac.spec.attention import (
+    CONVENTIONS,
+    PROFILES,
+    SPEC_VERSION,
+    Arithmetic,
+    Convention,
+    Profile,
+)
+from qkvac.spec.cases import Case, cases
+from qkvac.spec.presentation import STORED_LINEAR
 from qkvac.spec.verdict import Question
-from qkvac.usage import unknown
+from qkvac.usage import UsageError, unknown
 
 Array = np.ndarray[Any, Any]
 
@@ -27,21 +37,55 @@ def spec_text(name: str, form: str) -> str:
     if form == "json":
         return json.dumps(text.to_json(profile), ensure_ascii=False, indent=1)
     if form == "latex":
-        return text.latex(profile.program())
-    lines = [f"{profile.name}: {profile.about} (spec {SPEC_VERSION})", ""]
+        named = ((variant, text.latex(profile.program(variant))) for variant in profile.texts)
+        several = len(profile.texts) > 1
+        return "\n\n".join(f"% {v}\n{latex}" if several else latex for v, latex in named)
+    lines = [f"{profile.name}: {profile.about} (spec {SPEC_VERSION})", "", f"    {_call(name)}", ""]
     lines += [f"    {line}" for line in text.plain(profile.program()).splitlines()]
-    others = list(profile.texts)[1:]
-    if others:
-        lines += ["", f"with flags: {', '.join(others)}"]
+    for variant in list(profile.texts)[1:]:
+        lines += ["", f"with {variant.replace('-', ', ')}:"]
+        lines += [f"    {line}" for line in _new_lines(profile, variant)]
     lines += ["", f"returns {', '.join(profile.quantities)}"]
     if profile.optional:
-        lines[-1] += f"; {', '.join(sorted(profile.optional))} may be left out"
+        inner = [name for name in profile.quantities if name in profile.optional]
+        lines[-1] += f"; {', '.join(inner)} may be left out"
     if profile.budget:
         count, turned = profile.budget.products, profile.budget.transpositions
         lines.append(f"takes {count} matrix products and {turned} transposition")
-    lines += ["", "conventions (the first is the spec's own; a port may declare another):"]
-    lines += [f"    {c.about}: {' · '.join(c.options)}" for c in CONVENTIONS.values()]
+    needed = sorted({word for case in cases(name) for word in case.needs})
+    if needed:
+        lines.append(f"some cases need what a port declares in `supports`: {', '.join(needed)}")
+    if ledger := _ledger(profile):
+        lines += ["", "conventions (the first is the spec's own; a port may declare another):"]
+        lines += [f"    {c.name}: {c.about}: {' · '.join(c.options)}" for c in ledger]
     return "\n".join(lines)
+
+
+def _call(name: str) -> str:
+    """The signature of a profile's function."""
+    function = FUNCTIONS[name]
+    words = [*function.positional, *(["*", *function.keywords] if function.keywords else [])]
+    return f"{name}({', '.join(words)})"
+
+
+def _new_lines(profile: Profile, variant: str) -> list[str]:
+    """The declarations and equations of a variant that the first text does not have."""
+    first = set(text.plain(profile.program()).splitlines())
+    return [line for line in text.plain(profile.program(variant)).splitlines() if line not in first]
+
+
+def _ledger(profile: Profile) -> list[Convention]:
+    """The conventions that make a difference to a profile."""
+    function = FUNCTIONS[profile.name]
+    crossed = "Q" in function.positional
+    weights = any(name.startswith("W") for name in function.positional)
+    matters = {
+        "empty_row": crossed,
+        "causal_alignment": crossed,
+        "mask": "mask" in function.keywords,
+        "weight_layout": weights and profile.name not in STORED_LINEAR,
+    }
+    return [convention for name, convention in CONVENTIONS.items() if matters[name]]
 
 
 # --- backends ------------------------------------------------------------------------------
@@ -69,7 +113,15 @@ def show_backends(form: str) -> None:
             )
     for column in rows.columns:
         column.no_wrap = False
-    Console(highlight=False).print(rows)
+    console = Console(highlight=False)
+    console.print(rows)
+    offers = dict[tuple[str, ...], list[str]]()
+    for backend in backends():
+        if not backend.broken:
+            offers.setdefault(backend.declaration.profiles, []).append(backend.name)
+    for profiles, names in offers.items():
+        verb = "offers" if len(names) == 1 else "offer"
+        console.print(f"\n{', '.join(names)} {verb} {', '.join(profiles)}", markup=False)
 
 
 def _backend(backend: Backend) -> dict[str, Any]:
@@ -81,6 +133,9 @@ def _backend(backend: Backend) -> dict[str, Any]:
         "modes": {mode: backend.obstacle(mode) for mode in backend.modes},
         "dtypes": declared.dtypes,
         "devices": declared.devices,
+        "profiles": declared.profiles,
+        "supports": sorted(declared.supports),
+        "conventions": dict(declared.conventions),
         "arithmetic": declared.arithmetic_table,
     }
 
@@ -102,6 +157,7 @@ def show_cases(profiles: tuple[str, ...], patterns: tuple[str, ...], form: str) 
         marks += ["compiled"] if case.compiled else []
         marks += [f"exact {' '.join(case.exact)}"] if case.exact else []
         marks += [" ".join(case.dtypes)] if len(case.dtypes) < 4 else []
+        marks += [f"needs {', '.join(sorted(case.needs))}"] if case.needs else []
         click.echo(f"    {case.why}" + (f" ({'; '.join(marks)})" if marks else ""))
 
 
@@ -109,7 +165,12 @@ def _case(case: Case) -> dict[str, Any]:
     return {
         "id": case.id,
         "why": case.why,
+        "variant": case.variant,
         "sizes": dict(case.sizes),
+        "batch": case.batch,
+        "attributes": dict(case.attributes),
+        "masked": case.masked,
+        "needs": sorted(case.needs),
         "dtypes": case.dtypes,
         "tier": case.tier,
         "compiled": case.compiled,
@@ -124,31 +185,50 @@ def _case(case: Case) -> dict[str, Any]:
 
 def show_case(id: str, dtype: str | None, form: str) -> None:
     """Inputs, certified values and bounds of a case; raises UsageError for an unknown one."""
-    case = find_case(id if "/" in id and id.split("/")[0] in PROFILES else f"attention/{id}")
+    case = _found(id)
     if dtype is None:
         dtype = case.dtypes[0]
     elif dtype not in case.dtypes:
         raise unknown(f"dtype for {case.id}", dtype, case.dtypes)
     model = Arithmetic.for_dtype(dtype, {"softmax": "shifted, divided"})
     question = Question(case, dtype, model)
-    shown = {name: _quantity(question, name) for name in question.profile.quantities}
+    shown = {name: _quantity(question, name) for name in case.quantities}
     if form == "json":
-        inputs = {name: array.astype(np.float64) for name, array in question.inputs.items()}
+        inputs = {name: _wide(array) for name, array in question.inputs.items()}
         values = {"inputs": inputs, "quantities": shown}
         click.echo(json.dumps({**_case(case), "dtype": dtype, **_listed(values)}))
         return
     sizes = ", ".join(f"{axis} = {size}" for axis, size in case.sizes.items())
     click.echo(f"{case.id}  {dtype}  ({sizes})\n{case.why}")
+    if case.batch:
+        click.echo(f"batch of {' × '.join(map(str, case.batch))}")
+    if case.attributes:
+        click.echo("called with " + ", ".join(f"{k} = {v}" for k, v in case.attributes.items()))
     if case.layouts:
         click.echo("layouts: " + ", ".join(f"{k} {v}" for k, v in case.layouts.items()))
     for name, array in question.inputs.items():
-        click.echo(f"\n{name} {list(array.shape)}\n{_array(array.astype(np.float64))}")
+        click.echo(f"\n{name} {list(array.shape)}\n{_array(_wide(array))}")
     for name, parts in shown.items():
         equation = question.program.equation(name).text
         click.echo(f"\n{equation}")
         click.echo(f"certified, {_proved(parts)}\n{_array(parts['certified'])}")
         click.echo(f"bound of its error, at most {np.max(parts['bound'], initial=0.0):.3g}")
         click.echo(_array(parts["bound"], 3))
+
+
+def _found(id: str) -> Case:
+    """The case of an id, which may lack its profile; raises UsageError for an unknown one."""
+    if id.partition("/")[0] in PROFILES:
+        return find_case(id)
+    for name in profiles_with_cases():
+        with suppress(UsageError):
+            return find_case(f"{name}/{id}")
+    return find_case(f"attention/{id}")
+
+
+def _wide(array: Array) -> Array:
+    """Numbers as float64; masks and tokens as they are."""
+    return array if array.dtype.kind in "bi" else array.astype(np.float64)
 
 
 def _quantity(question: Question, name: str) -> dict[str, Any]:

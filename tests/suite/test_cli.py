@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from importlib import resources
+from math import prod
 from pathlib import Path
 
 import jsonschema
@@ -18,6 +19,9 @@ import pytest
 
 import qkvac
 from qkvac.cli import main
+from qkvac.selection import profiles_with_cases
+from qkvac.spec.attention import CONVENTIONS, PROFILES
+from qkvac.spec.cases import cases
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 
 
@@ -123,7 +127,8 @@ def test_what_is_declared_wins_and_is_part_of_the_command_to_run_again(
 
 
 def test_run_takes_backends(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("run", "--backend", "numpy", "--case", SMALL, "--dtype", "float16")
+    case = f"attention/{SMALL}"
+    words = ("run", "--backend", "numpy/eager", "--case", case, "--dtype", "float16")
     status, out, _ = command(capsys, *words)
     assert status == 0
     assert "numpy/eager@cpu computes the same attention as the spec in float16." in out
@@ -270,13 +275,15 @@ def test_backends_says_what_runs_here(capsys: pytest.CaptureFixture[str]) -> Non
     _, out, _ = command(capsys, "backends")
     assert "numpy/eager" in out
     _, again, _ = command(capsys, "backends", "--format", "json")
-    assert [row["name"] for row in json.loads(again)] == ["numpy", "torch", "jax", "tensorflow"]
+    names = [row["name"] for row in json.loads(again)]
+    assert names[:4] == ["numpy", "torch", "jax", "tensorflow"]
+    assert all(name in out for name in names)
 
 
 def test_cases_gives_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = command(capsys, "cases", "--case", "normal/[36]*")
     assert f"attention/{MAIN}\n    " in out
-    _, again, _ = command(capsys, "cases", "--case", MAIN, "--format", "json")
+    _, again, _ = command(capsys, "cases", "--case", f"attention/{MAIN}", "--format", "json")
     (row,) = json.loads(again)
     assert row["sizes"] == {"n": 33, "d": 20, "c": 7}
     assert row["why"]
@@ -295,6 +302,33 @@ def test_show_prints_a_case(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # --- the process -----------------------------------------------------------------------------
+
+
+def test_spec_shows_every_variant_and_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = command(capsys, "spec", "scaled_dot_product_attention")
+    assert "scaled_dot_product_attention(Q, K, V, *, causal, mask, scale)" in out
+    for variant in PROFILES["scaled_dot_product_attention"].texts:
+        assert variant == "plain" or f"with {variant.replace('-', ', ')}:" in out
+    assert "where=finite(mask) & causal(L, S))" in out
+    for convention in CONVENTIONS.values():
+        assert (convention.about in out) == (convention.name != "weight_layout")
+    _, out, _ = command(capsys, "spec", "embedding")
+    assert "conventions" not in out
+
+
+def test_cases_of_any_profile_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    _, listed, _ = command(capsys, "cases", "--profile", "multi_head_attention")
+    assert {line.partition("/")[0] for line in listed.splitlines()[::2]} == {"multi_head_attention"}
+    for name in profiles_with_cases():
+        some = [c for c in cases(name) if 0 < prod(c.sizes.values()) * prod(c.batch) < 50_000]
+        for case in {c.variant: c for c in some}.values():
+            _, out, _ = command(capsys, "show", case.id)
+            assert all(f"\n{array} [" in out for array in case.inputs(case.dtypes[0]))
+            assert all(f"{key} = {value}" in out for key, value in case.attributes.items())
+            assert not case.batch or "batch of" in out
+    case = next(c for c in cases("scaled_dot_product_attention") if c.masked)
+    _, out, _ = command(capsys, "show", case.id.partition("/")[2], "--format", "json")
+    assert json.loads(out)["masked"] is True
 
 
 def test_help_starts_at_once_and_loads_nothing_heavy() -> None:
