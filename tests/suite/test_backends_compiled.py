@@ -1,4 +1,4 @@
-"""What the adapters of JAX and TensorFlow compute, in every profile and mode, by plain loops.
+"""What the adapters compute, in every profile and mode, compared with plain loops.
 
 The inputs are small whole numbers, so that projections and scores have one right value in every
 format, and no two axes of a call are equal. The reference shares nothing with the spec's algebra.
@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qkvac.packages import FRAMEWORKS
+from qkvac.spec.attention import PROFILES
 from qkvac.spec.formats import FORMATS
 from qkvac.tests.suite.laboratory import DTYPES, Array, adapter, inside, needs
 
 MODES = [
-    pytest.param(name, mode, id=f"{name}/{mode}")
-    for name in ("jax", "tensorflow")
+    (name, mode)
+    for name in FRAMEWORKS
     for mode in importlib.import_module(f"qkvac.backends.{name}").QKVAC["modes"]
 ]
-EVERY_MODE = pytest.mark.parametrize(("name", "mode"), MODES)
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,23 @@ def kernel_calls() -> Iterator[Call]:
 
 
 CALLS = list(calls())
+FEW = (
+    "no-weights-0",
+    "causal-2x3",
+    "linear-a-bias-2x3",
+    "heads-causal-2x3",
+    "embedding-2x3",
+    "no-heads-causal",
+    "no-keys",
+    "boolean-2x1x5x7",
+    "additive-causal-scale-6x1x1",
+    "additive-least",
+)
+"""Calls for a mode that takes seconds to compile each."""
+
+
+def suits(mode: str, call: Call) -> bool:
+    return mode != "compile" or call.id in FEW
 
 
 def typed(value: Any, dtype: str) -> Any:
@@ -222,19 +240,54 @@ def assert_right(call: Call, dtype: str, outputs: dict[str, Array]) -> None:
             np.testing.assert_array_equal(found[value == 0], 0, key)
 
 
-@EVERY_MODE
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.id)
+@pytest.mark.parametrize(
+    ("name", "mode", "call"),
+    [
+        pytest.param(name, mode, call, id=f"{name}/{mode}-{call.id}")
+        for name, mode in MODES
+        for call in CALLS
+        if suits(mode, call)
+    ],
+)
 def test_a_profile_computes_its_equations(name: str, mode: str, call: Call) -> None:
     needs(name, mode)
     assert_right(call, "float64", inside(name, _call, name, mode, call, "float64"))
 
 
-@EVERY_MODE
+@pytest.mark.parametrize(("name", "mode"), MODES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_so_it_does_in_every_dtype(name: str, mode: str, dtype: str) -> None:
     needs(name, mode)
-    for call in (*CALLS[::8], CALLS[-1]):
+    for call in (*CALLS[::8], CALLS[-1]) if mode != "compile" else CALLS[-1:]:
         assert_right(call, dtype, inside(name, _call, name, mode, call, dtype))
+
+
+def _products(name: str, mode: str, call: Call) -> tuple[list[tuple[int, int]], int]:
+    """The ranks of the factors of each product of a call, and the transpositions."""
+    arguments = [typed(x, "float32") for x in call.arguments]
+    keywords = {key: typed(x, "float32") for key, x in call.keywords.items()}
+    budget = adapter(name, mode).budget(call.profile, *arguments, **keywords)
+    return [(len(x.left), len(x.right)) for x in budget.contractions], budget.transpositions
+
+
+@pytest.mark.parametrize(("name", "mode"), [m for m in MODES if m[1] not in ("loop", "compile")])
+@pytest.mark.parametrize("call", [c for c in CALLS if c.id.endswith("-single")], ids=lambda c: c.id)
+def test_a_profile_takes_no_more_products_than_declared(name: str, mode: str, call: Call) -> None:
+    needs(name, mode)
+    products, transpositions = inside(name, _products, name, mode, call)
+    profile = PROFILES[call.profile]
+    assert len(products) == profile.text.count("@")
+    if profile.budget is not None:
+        assert transpositions == profile.budget.transpositions
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.id)
+def test_token_by_token_no_two_matrices_are_multiplied(call: Call) -> None:
+    products, transpositions = inside("numpy", _products, "numpy", "loop", call)
+    assert all(1 in ranks for ranks in products)
+    assert transpositions == (3 if call.profile == "attention_linear_layers" else 0)
+    together, _ = inside("numpy", _products, "numpy", "eager", call)
+    assert not any(1 in ranks for ranks in together)
 
 
 def in_turn(Q: Array, K: Array, V: Array, *rest: Any) -> dict[str, Array]:
