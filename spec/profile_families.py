@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvac.spec import families
+from qkvac.spec import draws, families
 from qkvac.spec.draws import Floats
 from qkvac.spec.families import Frame, Inputs
 
@@ -120,13 +120,23 @@ def wide_tokens(f: Frame) -> Inputs:
 
 
 def leaders(f: Frame) -> Inputs:
-    """Small whole numbers times 32: scores differ by multiples of 1024.
+    """Tokens in groups of five along one axis each, which find the leader of their direction.
 
-    So each token attends the one alone that is the furthest in its own direction, which need not
-    be itself.
+    All is whole numbers times 32, so that scores differ by multiples of 1024. A group's tokens
+    lie at 6, 2, 1 and at −5, −3: all on a side attend the outermost, most of them not themselves.
+    Two more entries ±1 tell tokens apart; they change a score by 2 at most.
     """
-    largest = 1 if f.half else 3
-    return {"X": 32 * f.integers("X", (f.n, f.d), -largest, largest)}
+    places = np.array([6, -5, 2, -3, 1])
+    groups = -(-f.n // len(places))
+    member = f.permutation("member", f.n)
+    each = np.arange(f.n)
+    x = np.zeros((f.n, f.d))
+    x[each, member % groups] = places[member // groups]
+    middle = (groups + f.d) // 2
+    for name, low, high in (("first", groups, middle), ("second", middle, f.d)):
+        column = f.integers(name, (f.n,), low, high - 1).astype(np.int64)
+        x[each, column] = draws.signs(f"{f.seed}/{name}/sign", (f.n,))
+    return {"X": 32 * x}
 
 
 def equal_tokens(f: Frame) -> Inputs:
