@@ -52,6 +52,8 @@ def plain() -> list[Case]:
     """Normal data in all shapes, and data that strain one step."""
     case = partial(head_case, "normal", recipe=normal, generic=True)
     beyond = "raw scores beyond 65504 that are in range once scaled: scale before the product"
+    hot = partial(normal, query=2, key=1)
+    nearly = "nearly one-hot rows: exp far from 0, reduced precision in the scores"
     level = "each query's scores at a level of their own: a maximum over the whole matrix"
     return [
         case(SQUARE, why="self-attention: nothing that a plain kernel lacks", compiled=True),
@@ -63,6 +65,7 @@ def plain() -> list[Case]:
         case(NO_BATCH, why="no batch axis: heads come first"),
         case(TWO_AXES, why="two leading axes before the heads"),
         case(TILES, why="one key more than a tile of 64, one query more than one of 32"),
+        head_case("hot", SQUARE, hot, nearly, generic=True, compiled=True),
         head_case("row-shift", MAIN, head_families.shifted_rows, level, dtypes=WIDE),
         head_case("rising", TILES, head_families.rising, "every block of keys has a new maximum"),
         head_case("beyond-half", TILES, head_families.opposed, beyond, dtypes=HALF),
@@ -86,13 +89,13 @@ def scales() -> list[Case]:
 
 def lookups() -> list[Case]:
     """Weights that are known exactly: each query finds one key, or keys that tie."""
-    huge = partial(head_families.lookup, gain=(35, 35))
+    huge = partial(lookup, gain=(35, 35))
     found = "another permutation in each head and sample: heads, samples or axes exchanged"
     built = "scores of ±1e22 built from Q and K: the difference is taken before exp"
     cliff = "the last bits of {} decide between weights 0 and 1"
     return [
         head_case("lookup", SQUARE, lookup, found, exact=ALL, compiled=True),
-        head_case("lookup-huge", MAIN, huge, built, exact=ALL, dtypes=TALL),
+        head_case("lookup-huge", SQUARE, huge, built, exact=ALL, dtypes=TALL, compiled=True),
         head_case(
             "score-cliff",
             MAIN,
@@ -180,7 +183,6 @@ def further() -> list[Case]:
     generic = partial(full, recipe=normal, generic=True)
     exact = partial(full, exact=ALL)
     earlier = partial(lookup, causal=True)
-    hot = partial(head_families.normal, query=2, key=1)
     copied, lead = head_families.copied_queries, "two leading axes"
     lengths = (1, 2, 12, 31, 32, 63, 64, 127, 129)
     shapes = [Heads((1,), 2, 1, n, n, 16, 8) for n in lengths]
@@ -195,13 +197,13 @@ def further() -> list[Case]:
         generic("normal", Heads((2,), 2, 2, 4, 4, 2, 2), why="tiny sequences"),
         generic("scale-half", TRIPLES, why="1/√4 given explicitly", scale=0.5),
         generic("scale-third", MAIN, why="1/(3√d) without a mask", scale=1 / 3 / sqrt(7)),
-        full("hot", MAIN, hot, "nearly one-hot rows", generic=True),
         full("copied-queries", MAIN, copied, "each score is an entry of Q", exact=("Ω",)),
         full("uniform", MAIN, head_families.uniform, "all scores 0 over 9 keys", exact=WEIGHTS),
         exact("ties", EVEN, head_families.ties, "one, two or four keys tie"),
         exact("lookup", MAIN, lookup, "other permutations, grouped"),
         exact("lookup", TILES, lookup, "one key more than a tile of 64"),
         exact("lookup", TURNED_TILES, lookup, "more queries than keys"),
+        exact("lookup-huge", MAIN, partial(lookup, gain=(35, 35)), "scores of ±1e22", dtypes=TALL),
         exact("lookup", TWO_AXES, lookup, lead),
         exact("sample-id", TWO_AXES, head_families.sample_ids, lead),
         exact("lookup-earlier", MAIN, earlier, "a key that the query may see", causal=True),

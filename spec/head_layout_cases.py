@@ -7,7 +7,7 @@ from typing import Final
 
 from qkvac.spec import head_families, mask_families
 from qkvac.spec.case import Case
-from qkvac.spec.head_case import MAIN, UNGROUPED, head_case
+from qkvac.spec.head_case import MAIN, UNGROUPED, WIDE_HEADS, head_case
 from qkvac.spec.head_families import lookup, normal
 from qkvac.spec.mask_families import masked
 
@@ -42,8 +42,12 @@ def _grouped() -> list[Case]:
     """Heads as layers have them, [batch, token, head, width] in memory."""
     where = dict.fromkeys(OPERANDS, "heads")
     why = "C is the number of its head, read through views as layers have them"
-    ids = head_families.head_ids
-    return [head_case("layout-head-id", MAIN, ids, why, seed="head-id", exact=ALL, layouts=where)]
+    ids, wide = head_families.head_ids, "heads of width 96, as layers have them"
+    case = partial(head_case, exact=ALL, layouts=where)
+    return [
+        case("layout-head-id", MAIN, ids, why, seed="head-id"),
+        case("layout-heads", WIDE_HEADS, lookup, wide, seed="lookup", tier="full"),
+    ]
 
 
 def _repeated() -> list[Case]:

@@ -13,10 +13,13 @@ from qkvac.spec import head_families, mask_families
 from qkvac.spec.case import HALF, Case
 from qkvac.spec.head_case import (
     COLLISION,
+    DECODE,
     EVEN,
     MAIN,
+    NO_BATCH,
     SQUARE,
     TURNED_TILES,
+    TWO_AXES,
     UNGROUPED,
     WIDE_HEADS,
     Heads,
@@ -215,6 +218,10 @@ def further() -> list[Case]:
     return [
         case("mask-Bx1xLxS", COLLISION, "Bx1xLxS", kept, "as many samples as heads"),
         case("mask-BxhxLxS", UNGROUPED, "BxhxLxS", kept, "kept by both masks", causal=True),
+        case("mask-LxS", NO_BATCH, "LxS", kept, "no batch axis"),
+        case("mask-hxLxS", NO_BATCH, "hxLxS", kept, "no batch axis, a mask for each head"),
+        case("mask-Bx1xLxS", TWO_AXES, "Bx1xLxS", kept, "two leading axes"),
+        case("mask-Bx1x1xS", DECODE, "Bx1x1xS", kept, "one query over keys that are padded"),
         case("empty-row", UNGROUPED, "Bx1xLxS", mask_families.one_empty, "a query without keys"),
         biased("holes", UNGROUPED, "Bx1xLxS", mask_families.HOLES, "−inf beside finite numbers"),
         biased("slopes", MAIN, "1xhxLxS", mask_families.slopes, slopes),

@@ -58,14 +58,15 @@ def with_garbage(f: Frame, recipe: Callable[[Frame], Inputs], causal: bool = Fal
     `causal` says that the function is called so; what may be read is taken top-left.
     """
     inputs = recipe(f)
-    read = np.ones(scores_shape(f), bool)
+    read: Bools = np.ones(scores_shape(f), bool)
     if "mask" in inputs:
-        mask = inputs["mask"]
-        read = read & (mask if mask.dtype == np.bool_ else np.isfinite(mask))
+        mask: Mask = inputs["mask"]
+        read &= mask if mask.dtype == np.bool_ else np.isfinite(mask)
     if causal:
         read &= np.tri(f.sizes["L"], f.sizes["S"], dtype=bool)
     group = own_keys(f) == np.arange(f.sizes["g"])[:, None]
-    unread = ~np.any(read.any(-2)[..., None, :, :] & group[..., None], axis=-2)
+    seen: Bools = np.any(read, axis=-2, keepdims=True)
+    unread = ~np.any(np.swapaxes(seen, -2, -3) & group[..., None], axis=-2)
     for name, height in (("K", 10 if f.half else 33), ("V", 14 if f.half else 33)):
         huge = f.full(f"garbage/{name}", inputs[name].shape, height, height)
         inputs[name] = np.where(unread[..., None], huge, inputs[name])
@@ -85,7 +86,7 @@ def kept(f: Frame, shape: Shape) -> Bools:
 
     Along a last axis of size 1 it is queries that are kept or not.
     """
-    keeps = draws.integers(f"{f.seed}/mask", shape, 0, 4) < 3
+    keeps: Bools = np.asarray(draws.integers(f"{f.seed}/mask", shape, 0, 4) < 3)
     axis = -1 if shape[-1] > 1 else -2
     size = shape[axis]
     few = tuple(1 if i == len(shape) + axis else n for i, n in enumerate(shape))
@@ -121,7 +122,7 @@ def band(f: Frame, shape: Shape) -> Bools:
     """The keys at most three places from the straight line from corner to corner."""
     queries, keys = shape[-2:]
     distance = np.arange(keys) * (queries - 1) - np.arange(queries)[:, None] * (keys - 1)
-    return np.broadcast_to(np.abs(distance) <= 3 * (queries - 1), shape)
+    return np.array(np.broadcast_to(np.abs(distance) <= 3 * (queries - 1), shape))
 
 
 def padding(f: Frame, shape: Shape) -> Bools:
@@ -183,7 +184,7 @@ def slopes(f: Frame, shape: Shape) -> Floats:
     """A bias per head that falls with the distance of query and key (ALiBi)."""
     heads, queries, keys = shape[-3:]
     distance = np.abs(np.arange(queries)[:, None] - np.arange(keys)).astype(np.float64)
-    slope = -(2.0 ** -np.arange(heads))
+    slope = -np.ldexp(1.0, -np.arange(heads))
     return np.broadcast_to(slope[:, None, None] * distance, shape)
 
 
