@@ -152,13 +152,19 @@ class Exactly(Rearrangements):
         self.floor = max(f.tiny if arithmetic.flushes else f.smallest for f in formats)
 
     def constant(self, array: NDArray[Any]) -> Known:
-        """An input: exact as it stands, except that a subnormal number may be flushed."""
+        """An input: exact as it stands, except that a subnormal number may be flushed.
+
+        Of an infinite entry only Σ|term| is known.
+        """
         value = np.asarray(array, dtype=np.float64)
-        kept = np.isfinite(value) & ((value == 0) | (np.abs(value) >= self.floor))
-        return replace(_single(np.where(kept, value, 0.0), kept), stored=True)
+        finite = np.isfinite(value)
+        kept = finite & ((value == 0) | (np.abs(value) >= self.floor))
+        known = _single(np.where(kept, value, 0.0), kept)
+        magnitude = np.where(finite, known.magnitude, np.inf)
+        return replace(known, magnitude=magnitude, stored=True)
 
     def center(self, value: Known) -> Floats:
-        return value.value
+        return np.where(np.isinf(value.magnitude), np.inf, value.value)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """What an appended 0 consists of: the value 0, known exactly."""
