@@ -61,7 +61,7 @@ def measured(c: int, scaled: bool) -> Row:
     program = adjoint(profile.program("plain" if scaled else "scale"), profile.last)
     sizes: dict[str, Any] = {"h": HEADS, "g": HEADS, "L": TOKENS, "S": TOKENS, "d": c, "v": 4}
     sizes["scale"] = Scalar.of(1)
-    found = certify(program, inputs, sizes, "float32", wanted=("A", "dS"))
+    found = certify(program, inputs, sizes, "float64", wanted=("A", "dS"))
     A, dS = found["A"], found["dS"]
     low, high = ((A.hi + sign * A.radius).max(axis=-1).mean() for sign in (-1, 1))
     least, most = (
