@@ -6,7 +6,7 @@ from functools import partial
 
 from qkvac.spec import families
 from qkvac.spec import profile_families as made
-from qkvac.spec.case import ALL, BOOK, EQUAL, LONG, MAIN, ONE, SUMS, TALL, TILE, WIDE, Case
+from qkvac.spec.case import ALL, BOOK, EQUAL, LINEAR, LONG, MAIN, ONE, SUMS, TALL, TILE, WIDE, Case
 from qkvac.spec.generic_cases import HOT, TINY
 from qkvac.spec.profile_cases import COLLIDES, UNROUNDED, profile_case, with_samples
 
@@ -48,7 +48,6 @@ def stressed() -> list[Case]:
     later = "each later key is ahead: masking after the softmax leaves 0/0 or nothing"
     earlier = "the first key is the best of all: running sums across tiles"
     small = "a key far ahead from the middle on; before it, weights of exp(−30) do not exist"
-    lost = "large values of alternating sign cancel in C"
     return [
         _case("shift-30000", MAIN, partial(families.shifted, by=-30000), low, dtypes=WIDE),
         _case("shift+1000", MAIN, partial(families.shifted, by=1000), high, dtypes=WIDE),
@@ -57,7 +56,6 @@ def stressed() -> list[Case]:
         _case("rising", MAIN, partial(families.ramp, step=2.0), later, compiled=True),
         _case("falling", TILE, partial(families.ramp, step=-0.5), earlier),
         _case("ranged-values", MAIN, families.ranged_values, small),
-        _case("cancelling-values", MAIN, families.cancelling_values, lost, dtypes=WIDE),
     ]
 
 
@@ -74,10 +72,12 @@ def exact() -> list[Case]:
     narrow, wide = (partial(made.recent_lookup, code=17, step=step) for step in (14, 12))
     no_queries = partial(families.uniform, zero="Wq")
     key_cliff = partial(families.key_cliff, summed=False)
+    filled = "whole numbers that fill the significand of Ω: accumulators too narrow"
     square = "weights used untransposed fit"
     return [
         _case("ternary", MAIN, families.ternary, "exact sums", exact=SUMS, compiled=True),
         _case("ternary", EQUAL, families.ternary, square, exact=SUMS),
+        _case("whole-scores", MAIN, families.whole_scores, filled, exact=SUMS),
         _case(
             "uniform",
             MAIN,
@@ -112,6 +112,8 @@ def further() -> list[Case]:
     """The full tier."""
     normal = families.normal
     nothing = partial(made.batch, of=normal)
+    copies = partial(families.copies, scaled=True)
+    cancelling, lost = families.cancelling_values, "large values of alternating sign cancel in C"
     turned = dict.fromkeys(("X", "Wq", "Wk", "Wv"), "F")
     seed = f"ternary/{'x'.join(map(str, MAIN))}"
     laid_out = partial(_case, seed=seed, exact=SUMS, tier="full")
@@ -122,5 +124,7 @@ def further() -> list[Case]:
         ),
         _case("hot", LONG, HOT, "hot scores over many blocks", generic=True, tier="full"),
         _case("empty-batch", MAIN, nothing, "no samples", batch=(0,), tier="full"),
+        _case("copies", MAIN, copies, "operands rounded to fewer bits", exact=LINEAR, tier="full"),
+        _case("cancelling-values", MAIN, cancelling, lost, dtypes=WIDE, tier="full"),
         laid_out("layout-F", MAIN, families.ternary, "transposed views", layouts=turned),
     ]

@@ -73,6 +73,7 @@ def exact() -> list[Case]:
     """Judged by bits."""
     ternary = partial(made.projected, of=families.ternary)
     whole = partial(made.projected, of=families.whole_projections)
+    scores = partial(made.projected, of=families.whole_scores)
     copies = partial(made.projected, of=partial(families.copies, scaled=False))
     narrow = "whole numbers that fill the significand: accumulators too narrow"
     thirds = "all scores 0: row i holds 1/(i + 1) in every head, and exactly 0 behind it"
@@ -84,6 +85,7 @@ def exact() -> list[Case]:
         _plain("ternary", MAIN, ternary, "exact sums in every head", exact=SUMS, compiled=True),
         _plain("ternary", EQUAL, ternary, "transposed weights fit", exact=SUMS),
         _plain("whole-projections", MAIN, whole, narrow, exact=LINEAR),
+        _plain("whole-scores", MAIN, scores, narrow, exact=SUMS),
         _plain("copies", MAIN, copies, "operands rounded to fewer bits", exact=LINEAR),
         _plain("uniform", EQUAL, made.whole_heads, means, exact=BOTH),
         _causal(

@@ -18,7 +18,7 @@ import numpy as np
 from qkvac.spec import families
 from qkvac.spec import profile_families as made
 from qkvac.spec.attention import PROFILES
-from qkvac.spec.case import ALL, BOOK, EQUAL, MAIN, ONE, SUMS, TILE, WIDE, Case, Recipe
+from qkvac.spec.case import ALL, BOOK, EQUAL, LINEAR, MAIN, ONE, SUMS, TILE, WIDE, Case, Recipe
 
 Sizes = tuple[int, ...]
 
@@ -203,6 +203,8 @@ def linear() -> list[Case]:
     both = "a hot and a tiny sample under the same biases"
     ternary, lookup = (partial(made.linear, of=of) for of in (families.ternary, families.lookup))
     alone = partial(made.linear, of=families.single)
+    whole_sums = partial(made.linear, of=families.whole_projections)
+    narrow = "whole numbers that fill the significand: accumulators too narrow"
     heavy = partial(made.linear_biased, exponents=(3, 0, 4))
     twice = "biases that outweigh the products: left out or added twice, all is different"
     halves = partial(made.batch, of=made.linear_biased, heat=(1, -4))
@@ -218,6 +220,7 @@ def linear() -> list[Case]:
         ),
         plain("normal", EQUAL, made.linear, square, generic=True),
         plain("ternary", MAIN, ternary, "a wrong operand changes bits", exact=SUMS, compiled=True),
+        plain("whole-projections", MAIN, whole_sums, narrow, exact=LINEAR),
         plain("lookup", MAIN, lookup, "a permutation of the values, to the bit", exact=ALL),
         plain("single-token", ONE, alone, "A is 1 and C is V, to the bit", exact=("V", "A", "C")),
         biased("normal", MAIN, made.linear_biased, "a bias each", generic=True, compiled=True),
@@ -264,6 +267,7 @@ def linear() -> list[Case]:
             seed=f"whole-bias/{'x'.join(map(str, MAIN))}",
             exact=SUMS,
             layouts=dict.fromkeys(("Wq", "Wk", "Wv"), "F"),
+            tier="full",
         ),
     ]
 

@@ -26,7 +26,7 @@ NAMES = (
 )
 BATCHES = tuple(c for c in cases("attention") if c.family.startswith(("batch-", "sample-")))
 CASES = (*BATCHES, *(case for name in NAMES for case in cases(name)))
-DIGEST = "7e408a542dcb38f1b551f5c755ffca9b260b99f92402e3f2df483d83373122f6"
+DIGEST = "5535730c78f2e6df6927beda3f7d35147505520fda346e64137e7478cad97c25"
 
 LIMITS = {
     "attention": (6, 6, 0),

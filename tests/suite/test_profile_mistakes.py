@@ -6,9 +6,6 @@ the case that is there for its kind, in the quantity that shows it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -17,6 +14,7 @@ from qkvac.spec.cases import Case, cases
 from qkvac.spec.formats import dtype
 from qkvac.spec.verdict import Question, judge
 from qkvac.tests.suite import formulas
+from qkvac.tests.suite import wrong_steps as wrong
 from qkvac.tests.suite.formulas import Steps, evaluate
 
 PROFILES = (
@@ -31,127 +29,6 @@ PROFILES = (
 
 def named(name: str) -> Case:
     return next(case for profile in PROFILES for case in cases(profile) if case.id == name)
-
-
-def shuffle(**places: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Reads some inputs under the names of others."""
-    return lambda inputs: inputs | {name: inputs[other] for name, other in places.items()}
-
-
-def transposed(*names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda inputs: inputs | {name: inputs[name].T for name in names}
-
-
-def reshaped(x: Any, heads: int) -> Any:
-    """Heads split by reshape alone."""
-    return x.reshape(*x.shape[:-2], heads, x.shape[-2], x.shape[-1] // heads)
-
-
-def interleaved(x: Any, heads: int) -> Any:
-    """Column j goes to head j mod h."""
-    return np.moveaxis(x.reshape(*x.shape[:-1], x.shape[-1] // heads, heads), -1, -3)
-
-
-def flattened(x: Any) -> Any:
-    """Heads merged without the swap of axes."""
-    return x.reshape(*x.shape[:-3], x.shape[-2], x.shape[-3] * x.shape[-1])
-
-
-def filled(value: float) -> Callable[[Any, Any], Any]:
-    """A finite number for what is masked."""
-    return lambda s, keep: formulas.softmax(s if keep is None else np.where(keep, s, value), None)
-
-
-def added(value: float) -> Callable[[Any, Any], Any]:
-    """A finite number added to what is masked."""
-    return lambda s, keep: formulas.softmax(s if keep is None else s + value * ~keep, None)
-
-
-def late(scores: Any, keep: Any) -> Any:
-    """The mask applied after the softmax, rows normalised again."""
-    weights = formulas.softmax(scores, None)
-    kept = weights if keep is None else weights * keep
-    return kept / kept.sum(axis=-1, keepdims=True)
-
-
-def overall(scores: Any, keep: Any) -> Any:
-    """The maximum of the whole matrix subtracted."""
-    return formulas.softmax(np.maximum(scores - scores.max(), -745.0), keep)
-
-
-def unshifted(scores: Any, keep: Any) -> Any:
-    powers = np.exp(scores) if keep is None else np.exp(scores) * keep
-    return powers / powers.sum(axis=-1, keepdims=True)
-
-
-def across(axis: int) -> Callable[[Any, Any], Any]:
-    def softmax(scores: Any, keep: Any) -> Any:
-        logits = scores if keep is None else np.where(keep, scores, -np.inf)
-        powers = np.exp(logits - logits.max(axis=axis, keepdims=True))
-        return powers / powers.sum(axis=axis, keepdims=True)
-
-    return softmax
-
-
-def averaged(weights: Any, values: Any) -> Any:
-    """Each head uses the mean of all heads' weights."""
-    return formulas.product(np.broadcast_to(weights.mean(-3, keepdims=True), weights.shape), values)
-
-
-def first_head(weights: Any, values: Any) -> Any:
-    return formulas.product(np.broadcast_to(weights[..., :1, :, :], weights.shape), values)
-
-
-def leaked(weights: Any, values: Any) -> Any:
-    """Values of the first sample for all."""
-    return formulas.product(weights, np.broadcast_to(values[:1], values.shape))
-
-
-def biased(times: float) -> Callable[[Any, Any, Any], Any]:
-    return lambda x, w, b: formulas.dense(x, w, None if b is None else times * b)
-
-
-def raised(x: Any, weight: Any, bias: Any) -> Any:
-    """A bias larger by 1."""
-    return formulas.dense(x, weight, bias + 1)
-
-
-def halved(x: Any, weight: Any, bias: Any) -> Any:
-    """The bias in half precision."""
-    return formulas.dense(x, weight, bias.astype(np.float16).astype(bias.dtype))
-
-
-def by_column(x: Any, weight: Any, bias: Any) -> Any:
-    """The bias added along the tokens."""
-    return formulas.dense(x, weight, None) + bias[:, None]
-
-
-def moved(by: int) -> Callable[[Any, Any, Any], Any]:
-    """Positions that start at `by`."""
-    return lambda tokens, E, P: E[tokens] + P[np.arange(tokens.shape[-1]) + by]
-
-
-def clipped(last: int) -> Callable[[Any, Any, Any], Any]:
-    return lambda tokens, E, P: formulas.embed(np.minimum(tokens, last), E, P)
-
-
-def running_on(tokens: Any, table: Any, places: Any) -> Any:
-    """Positions counted through the batch."""
-    return table[tokens] + places[np.arange(tokens.size).reshape(tokens.shape)]
-
-
-def sorted_ids(tokens: Any, table: Any, places: Any) -> Any:
-    return formulas.embed(np.sort(tokens), table, places)
-
-
-def inverse(tokens: Any, table: Any, places: Any) -> Any:
-    """Token i at the place where i is, instead of the token at place i."""
-    return formulas.embed(np.argsort(tokens), table, places)
-
-
-def narrowed(kind: Any) -> Callable[[Any, Any, Any], Any]:
-    """Ids that pass through another type."""
-    return lambda tokens, E, P: formulas.embed(tokens.astype(kind).astype(np.int64) % len(E), E, P)
 
 
 TRI = formulas.triangle
@@ -169,8 +46,16 @@ MISTAKES: dict[str, tuple[str, Steps, str]] = {
         Steps(weighted=lambda a, x: a.T @ x),
         "C",
     ),
-    "no maximum subtracted": ("dot_product_attention/raised/33x20", Steps(softmax=unshifted), "A"),
-    "softmax over columns": ("dot_product_attention/normal/33x20", Steps(softmax=across(-2)), "A"),
+    "no maximum subtracted": (
+        "dot_product_attention/raised/33x20",
+        Steps(softmax=wrong.unshifted),
+        "A",
+    ),
+    "softmax over columns": (
+        "dot_product_attention/normal/33x20",
+        Steps(softmax=wrong.across(-2)),
+        "A",
+    ),
     "samples share scores": (
         "dot_product_attention/batch-normal/2x33x20",
         Steps(raw=lambda x: x @ np.broadcast_to(x[:1].swapaxes(1, 2), (2, 20, 33))),
@@ -199,17 +84,31 @@ MISTAKES: dict[str, tuple[str, Steps, str]] = {
         Steps(triangle=lambda n: TRI(n) | (np.arange(n) // 64 == np.arange(n)[:, None] // 64)),
         "A",
     ),
-    "mask -1e4": ("causal_attention/shift-30000/33x20x7", Steps(softmax=filled(-1e4)), "A"),
-    "mask -1e9": ("causal_attention/ranked-below/33x20x7", Steps(softmax=filled(-1e9)), "A"),
-    "mask -1e9 added": ("causal_attention/ranked/33x20x7", Steps(softmax=added(-1e9)), "A"),
+    "mask -1e4": ("causal_attention/shift-30000/33x20x7", Steps(softmax=wrong.filled(-1e4)), "A"),
+    "mask -1e9": ("causal_attention/ranked-below/33x20x7", Steps(softmax=wrong.filled(-1e9)), "A"),
+    "mask -1e9 added": ("causal_attention/ranked/33x20x7", Steps(softmax=wrong.added(-1e9)), "A"),
+    "scores in float32": (
+        "causal_attention/whole-scores/33x20x7",
+        Steps(product=wrong.single),
+        "Ω",
+    ),
+    "heads in float32": (
+        "multi_head_attention/whole-scores/plain/33x30x21x10x3",
+        Steps(product=wrong.single),
+        "Ω",
+    ),
     "mask times scores": (
         "causal_attention/normal/33x20x7",
         Steps(softmax=lambda s, keep: formulas.softmax(s * keep, None)),
         "A",
     ),
-    "mask after softmax": ("causal_attention/recent/33x20x7", Steps(softmax=late), "A"),
-    "maximum of all": ("causal_attention/row-shift/33x20x7", Steps(softmax=overall), "A"),
-    "no maximum, causal": ("causal_attention/shift+1000/33x20x7", Steps(softmax=unshifted), "A"),
+    "mask after softmax": ("causal_attention/recent/33x20x7", Steps(softmax=wrong.late), "A"),
+    "maximum of all": ("causal_attention/row-shift/33x20x7", Steps(softmax=wrong.overall), "A"),
+    "no maximum, causal": (
+        "causal_attention/shift+1000/33x20x7",
+        Steps(softmax=wrong.unshifted),
+        "A",
+    ),
     "epsilon": (
         "causal_attention/single-token/1x20x7",
         Steps(softmax=lambda s, keep: formulas.softmax(s, keep) / (1 + 1e-9)),
@@ -224,72 +123,85 @@ MISTAKES: dict[str, tuple[str, Steps, str]] = {
     ),
     "values of sample 0": (
         "causal_attention/batch-normal/2x33x20x7",
-        Steps(weighted=leaked),
+        Steps(weighted=wrong.leaked),
         "C",
     ),
     "wq untransposed, causal": (
         "causal_attention/ternary/16x16x16",
-        Steps(arrange=transposed("Wq")),
+        Steps(arrange=wrong.transposed("Wq")),
         "Q",
     ),
     # linear layers
     "weights transposed, plain": (
         "attention_linear_layers/normal/plain/16x16x16",
-        Steps(arrange=transposed("Wq", "Wk", "Wv")),
+        Steps(arrange=wrong.transposed("Wq", "Wk", "Wv")),
         "Q",
     ),
     "wv transposed": (
         "attention_linear_layers/whole-bias/bias/16x16x16",
-        Steps(arrange=transposed("Wv")),
+        Steps(arrange=wrong.transposed("Wv")),
         "V",
     ),
-    "no bias": ("attention_linear_layers/normal/bias/33x20x7", Steps(dense=biased(0)), "Q"),
-    "bias twice": ("attention_linear_layers/heavy-bias/bias/33x20x7", Steps(dense=biased(2)), "V"),
-    "bias negated": ("attention_linear_layers/steered/bias/33x20x7", Steps(dense=biased(-1)), "A"),
+    "no bias": ("attention_linear_layers/normal/bias/33x20x7", Steps(dense=wrong.biased(0)), "Q"),
+    "bias twice": (
+        "attention_linear_layers/heavy-bias/bias/33x20x7",
+        Steps(dense=wrong.biased(2)),
+        "V",
+    ),
+    "bias negated": (
+        "attention_linear_layers/steered/bias/33x20x7",
+        Steps(dense=wrong.biased(-1)),
+        "A",
+    ),
     "no bias, steered": (
         "attention_linear_layers/steered/bias/33x20x7",
-        Steps(dense=biased(0)),
+        Steps(dense=wrong.biased(0)),
         "C",
     ),
     "bias by tokens": (
         "attention_linear_layers/whole-bias/bias/16x16x16",
-        Steps(dense=by_column),
+        Steps(dense=wrong.by_column),
         "Q",
     ),
     "biases exchanged": (
         "attention_linear_layers/whole-bias/bias/33x20x7",
-        Steps(arrange=shuffle(bq="bk", bk="bq")),
+        Steps(arrange=wrong.shuffle(bq="bk", bk="bq")),
         "K",
     ),
     "a bias where none is": (
         "attention_linear_layers/zero-bias/bias/33x20x7",
-        Steps(dense=raised),
+        Steps(dense=wrong.raised),
         "V",
+    ),
+    "sums in float32": (
+        "attention_linear_layers/whole-projections/plain/33x20x7",
+        Steps(dense=lambda x, w, b: wrong.single(x, w.T)),
+        "K",
     ),
     "bias at half precision": (
         "attention_linear_layers/cancelling-bias/bias/33x20x7",
-        Steps(dense=halved),
+        Steps(dense=wrong.halved),
         "K",
     ),
     # several heads
     "split by reshape": (
         "multi_head_attention/normal/plain/33x30x21x10x3",
-        Steps(split=reshaped),
+        Steps(split=wrong.reshaped),
         "Ω",
     ),
     "heads interleaved": (
         "multi_head_attention/scaled-heads/plain/33x30x21x10x3",
-        Steps(split=interleaved),
+        Steps(split=wrong.interleaved),
         "A",
     ),
     "merged without swap": (
         "multi_head_attention/lookups/plain/33x30x21x10x3",
-        Steps(merge=flattened),
+        Steps(merge=wrong.flattened),
         "C",
     ),
     "merged without swap, square": (
         "multi_head_attention/uniform/plain/16x16x16x16x4",
-        Steps(merge=flattened),
+        Steps(merge=wrong.flattened),
         "Y",
     ),
     "heads reversed": (
@@ -314,17 +226,17 @@ MISTAKES: dict[str, tuple[str, Steps, str]] = {
     ),
     "softmax over heads": (
         "multi_head_attention/normal/plain/33x30x21x10x3",
-        Steps(softmax=across(-3)),
+        Steps(softmax=wrong.across(-3)),
         "A",
     ),
     "weights averaged": (
         "multi_head_attention/lookups/plain/33x30x21x10x3",
-        Steps(weighted=averaged),
+        Steps(weighted=wrong.averaged),
         "C",
     ),
     "head 0 for all": (
         "multi_head_attention/ranked/causal/33x30x21x10x3",
-        Steps(weighted=first_head),
+        Steps(weighted=wrong.first_head),
         "C",
     ),
     "causal ignored": (
@@ -339,12 +251,12 @@ MISTAKES: dict[str, tuple[str, Steps, str]] = {
     ),
     "maximum over heads": (
         "multi_head_attention/shifted-heads/plain/33x30x21x10x3",
-        Steps(softmax=overall),
+        Steps(softmax=wrong.overall),
         "A",
     ),
     "wo transposed": (
         "multi_head_attention/normal/plain/16x16x16x16x4",
-        Steps(arrange=transposed("Wo")),
+        Steps(arrange=wrong.transposed("Wo")),
         "Y",
     ),
     "wo for bfloat16": (
@@ -377,7 +289,7 @@ MISTAKES: dict[str, tuple[str, Steps, str]] = {
         "Q",
     ),
     # embeddings
-    "positions from 1": ("embedding/position-copies/7x5x11x16", Steps(embed=moved(1)), "X"),
+    "positions from 1": ("embedding/position-copies/7x5x11x16", Steps(embed=wrong.moved(1)), "X"),
     "no positions": (
         "embedding/normal/7x5x11x16",
         Steps(embed=lambda tokens, E, P: E[tokens]),
@@ -388,7 +300,7 @@ MISTAKES: dict[str, tuple[str, Steps, str]] = {
         Steps(embed=lambda tokens, E, P: E[tokens] + P[-tokens.shape[-1] :]),
         "X",
     ),
-    "positions run on": ("embedding/batch-whole/2x7x5x11x16", Steps(embed=running_on), "X"),
+    "positions run on": ("embedding/batch-whole/2x7x5x11x16", Steps(embed=wrong.running_on), "X"),
     "position by token": (
         "embedding/shuffled/11x11x11x11",
         Steps(embed=lambda tokens, E, P: E[tokens] + P[tokens]),
@@ -396,24 +308,36 @@ MISTAKES: dict[str, tuple[str, Steps, str]] = {
     ),
     "tables exchanged": (
         "embedding/shuffled/11x11x11x11",
-        Steps(arrange=shuffle(E="P", P="E")),
+        Steps(arrange=wrong.shuffle(E="P", P="E")),
         "X",
     ),
-    "inverse order": ("embedding/shuffled/11x11x11x11", Steps(embed=inverse), "X"),
+    "inverse order": ("embedding/shuffled/11x11x11x11", Steps(embed=wrong.inverse), "X"),
     "tokens in order": (
         "embedding/token-copies/7x5x11x16",
-        Steps(embed=sorted_ids),
+        Steps(embed=wrong.sorted_ids),
         "X",
     ),
-    "last token lost": ("embedding/ends/9x5x11x9", Steps(embed=clipped(9)), "X"),
+    "last token lost": ("embedding/ends/9x5x11x9", Steps(embed=wrong.clipped(9)), "X"),
     "ids from 1": (
         "embedding/ends/9x5x11x9",
         Steps(embed=lambda tokens, E, P: formulas.embed(tokens - 1, E, P)),
         "X",
     ),
-    "ids of 8 bits": ("embedding/high-ids/33x3x2600x40", Steps(embed=narrowed(np.uint8)), "X"),
-    "ids as float16": ("embedding/high-ids/33x3x2600x40", Steps(embed=narrowed(np.float16)), "X"),
-    "ids of 16 bits": ("embedding/high-ids/33x2x33000x40", Steps(embed=narrowed(np.int16)), "X"),
+    "ids of 8 bits": (
+        "embedding/high-ids/33x3x2600x40",
+        Steps(embed=wrong.narrowed(np.uint8)),
+        "X",
+    ),
+    "ids as float16": (
+        "embedding/high-ids/33x3x2600x40",
+        Steps(embed=wrong.narrowed(np.float16)),
+        "X",
+    ),
+    "ids of 16 bits": (
+        "embedding/high-ids/33x2x33000x40",
+        Steps(embed=wrong.narrowed(np.int16)),
+        "X",
+    ),
     "embeddings scaled": (
         "embedding/single-token/1x5x11x16",
         Steps(embed=lambda tokens, E, P: E[tokens] * 5**0.5 + P[: tokens.shape[-1]]),
@@ -422,7 +346,7 @@ MISTAKES: dict[str, tuple[str, Steps, str]] = {
     # batches of attention
     "keys of sample 0": (
         "attention/batch-normal/3x33x20x7",
-        Steps(weighted=leaked),
+        Steps(weighted=wrong.leaked),
         "C",
     ),
     "samples as tokens": (
