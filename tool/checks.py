@@ -17,8 +17,33 @@ from qkvac.roster import Entry
 from qkvac.spec.attention import PROFILES
 from qkvac.spec.cases import Case, cases
 
-Suits = Callable[[Entry, str, Case], bool]
 Trait = Callable[[Case], bool]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What makes a difference between subjects; those of one kind are put to the same checks."""
+
+    supports: frozenset[str]
+    compiled: bool
+    adapter: bool
+    named: bool
+    """Whether it has modes; where there is but one way to run, there is nothing to prove."""
+    on_cpu: bool
+
+    @classmethod
+    def of(cls, entry: Entry) -> Kind:
+        subject = entry.subject
+        return cls(
+            entry.declaration.supports,
+            entry.compiled,
+            subject.port is None,
+            subject.mode != "default",
+            subject.device.partition(":")[0] == "cpu",
+        )
+
+
+Suits = Callable[[Kind, str, Case], bool]
 
 
 @dataclass(frozen=True)
@@ -31,11 +56,16 @@ class Check:
 
 def names(entry: Entry, dtype: str, case: Case) -> tuple[str, ...]:
     """The checks that a subject's answer to a case is put to; few cases have any."""
+    return _names(Kind.of(entry), dtype, case)
+
+
+@cache
+def _names(kind: Kind, dtype: str, case: Case) -> tuple[str, ...]:
     gradient = PROFILES[case.profile].base
     return tuple(
         name
         for name, check in CHECKS.items()
-        if (name in OF_EVERY_CALL or not gradient) and check.suits(entry, dtype, case)
+        if (name in OF_EVERY_CALL or not gradient) and check.suits(kind, dtype, case)
     )
 
 
@@ -83,9 +113,8 @@ def _needs(case: Case) -> frozenset[str]:
 def _one(trait: Trait) -> Suits:
     """The plainest case of the trait in a profile."""
 
-    def suits(entry: Entry, dtype: str, case: Case) -> bool:
-        supports = entry.declaration.supports
-        return case.id == _plainest(case.profile, supports, entry.compiled, trait)
+    def suits(kind: Kind, dtype: str, case: Case) -> bool:
+        return case.id == _plainest(case.profile, kind.supports, kind.compiled, trait)
 
     return suits
 
@@ -93,8 +122,8 @@ def _one(trait: Trait) -> Suits:
 def _one_of_each_variant(trait: Trait) -> Suits:
     """The plainest case of the trait in every variant of a profile."""
 
-    def suits(entry: Entry, dtype: str, case: Case) -> bool:
-        key = (case.profile, entry.declaration.supports, entry.compiled, trait, case.variant)
+    def suits(kind: Kind, dtype: str, case: Case) -> bool:
+        key = (case.profile, kind.supports, kind.compiled, trait, case.variant)
         return case.id == _plainest(*key)
 
     return suits
@@ -118,13 +147,12 @@ def _length(case: Case) -> int:
 _is_main: Final = _one(_is_plain)
 
 
-def _on_adapter(entry: Entry, dtype: str, case: Case) -> bool:
-    return entry.subject.port is None and _is_main(entry, dtype, case)
+def _on_adapter(kind: Kind, dtype: str, case: Case) -> bool:
+    return kind.adapter and _is_main(kind, dtype, case)
 
 
-def _in_named_mode(entry: Entry, dtype: str, case: Case) -> bool:
-    """Where there is but one way to run, there is nothing to prove about it."""
-    return entry.subject.mode != "default" and _on_adapter(entry, dtype, case)
+def _in_named_mode(kind: Kind, dtype: str, case: Case) -> bool:
+    return kind.named and _on_adapter(kind, dtype, case)
 
 
 def _shows_the_future(case: Case) -> bool:
@@ -180,30 +208,29 @@ def _takes_masks(case: Case) -> bool:
 
 def _uncompiled(suits: Suits) -> Suits:
     """Not where further shapes would be compiled."""
-    return lambda entry, dtype, case: not entry.compiled and suits(entry, dtype, case)
+    return lambda kind, dtype, case: not kind.compiled and suits(kind, dtype, case)
 
 
 def _masked(suits: Suits) -> Suits:
     """Only where masks are supported, and not where another argument would be compiled for."""
 
-    def able(entry: Entry, dtype: str, case: Case) -> bool:
-        takes = "masks" in entry.declaration.supports and not entry.compiled
-        return takes and suits(entry, dtype, case)
+    def able(kind: Kind, dtype: str, case: Case) -> bool:
+        return "masks" in kind.supports and not kind.compiled and suits(kind, dtype, case)
 
     return able
 
 
-def _unchanged_suits(entry: Entry, dtype: str, case: Case) -> bool:
-    return bool(case.layouts) or _is_main(entry, dtype, case)
+def _unchanged_suits(kind: Kind, dtype: str, case: Case) -> bool:
+    return bool(case.layouts) or _is_main(kind, dtype, case)
 
 
-def _repeat_suits(entry: Entry, dtype: str, case: Case) -> bool:
+def _repeat_suits(kind: Kind, dtype: str, case: Case) -> bool:
     asked = case.compiled and (case.generic or case.family == "ternary")
-    return asked or _is_main(entry, dtype, case)
+    return asked or _is_main(kind, dtype, case)
 
 
-def _environment_suits(entry: Entry, dtype: str, case: Case) -> bool:
-    return (case.compiled and not case.exact) or _is_main(entry, dtype, case)
+def _environment_suits(kind: Kind, dtype: str, case: Case) -> bool:
+    return (case.compiled and not case.exact) or _is_main(kind, dtype, case)
 
 
 def _is_exact(case: Case) -> bool:
@@ -215,7 +242,7 @@ _of_exact: Final = _one_of_each_variant(_is_exact)
 
 
 def _scaling_suits(check: str) -> Suits:
-    def suits(entry: Entry, dtype: str, case: Case) -> bool:
+    def suits(kind: Kind, dtype: str, case: Case) -> bool:
         if check not in MOVES.get(case.profile, ()):
             return False
         if case.profile == "attention":
@@ -223,9 +250,8 @@ def _scaling_suits(check: str) -> Suits:
             last = PROFILES[case.profile].last
             few = case.compiled and (case.generic or last in case.exact)
         else:
-            few = _of_generic(entry, dtype, case) or _of_exact(entry, dtype, case)
-        on_cpu = entry.subject.device.partition(":")[0] == "cpu"
-        return few and (on_cpu or check != "signs") and stays_normal(case, dtype)
+            few = _of_generic(kind, dtype, case) or _of_exact(kind, dtype, case)
+        return few and (kind.on_cpu or check != "signs") and stays_normal(case, dtype)
 
     return suits
 
