@@ -58,6 +58,8 @@ class Sample:
     arithmetic: Arithmetic
     outputs: Mapping[str, Array] = field(hash=False)
     failing: tuple[str, ...]
+    conventions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Declared choices that change results."""
 
     @property
     def weight(self) -> int:

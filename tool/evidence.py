@@ -18,6 +18,7 @@ from qkvac.roster import Entry
 from qkvac.runner import Answer
 from qkvac.selection import Options
 from qkvac.spec.case import Case
+from qkvac.spec.presentation import of_values
 
 FAILING: Final = 48
 PASSING: Final = 12
@@ -79,7 +80,8 @@ class Evidence:
             if result.status == Status.FAILED and result.clause in VALUE_CLAUSES
         )
         model = job.entry.arithmetic(job.dtype)
-        sample = Sample(job.case, job.dtype, model, outputs, failing)
+        chosen = of_values(job.entry.declaration.conventions)
+        sample = Sample(job.case, job.dtype, model, outputs, failing, chosen)
         with self._lock:
             self._entries[job.entry.subject.id] = job.entry
             kept = self._samples.setdefault((job.entry.subject.id, job.case.profile, job.dtype), [])

@@ -97,7 +97,7 @@ def models(declared: Arithmetic) -> Iterator[tuple[str, Arithmetic]]:
 def _conforms(sample: Sample, model: Arithmetic) -> bool:
     """Whether an answer meets the bounds of a model, and these are not empty words."""
     case = replace(sample.case, exact=())
-    question = Question(case, sample.dtype, model)
+    question = Question(case, sample.dtype, model, conventions=sample.conventions)
     verdicts = judge(question, sample.outputs)
     asked = [verdicts[name] for name in sample.failing]
     return all(verdict.status == "passed" for verdict in asked) and not any(

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,9 @@ from qkvac.cells import Result
 from qkvac.diagnosis import Sample
 from qkvac.failures import blocks
 from qkvac.reproduction import MOST, snippet
-from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import cases
+from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.cases import Case, cases
+from qkvac.spec.faulty import compute
 from qkvac.tests.suite.shelf import PORTS
 
 CASES = {case.id.partition("/")[2]: case for case in cases("attention")}
@@ -81,6 +84,60 @@ def test_a_result_alone_is_reproduced_from_the_inputs() -> None:
     code = snippet(sample, "C", worst, whole=True)
     assert code is not None
     assert "X @ Wv" in code
+
+
+def some(name: str) -> list[Case]:
+    """The smallest case of every variant, those with a mask and a batch among them."""
+    small = [
+        case
+        for case in cases(name)
+        if not case.layouts
+        and prod(case.sizes.values()) * prod(case.batch) > 0
+        and _length(case) < 40
+        and "float64" in case.dtypes
+    ]
+    chosen = {(c.variant, c.masked, bool(c.batch), c.family == "normal"): c for c in small}
+    return list(chosen.values())
+
+
+def _length(case: Case) -> int:
+    return max(case.sizes.get(axis, 0) for axis in ("n", "L", "S"))
+
+
+@pytest.mark.parametrize("profile", [name for name in PROFILES if not PROFILES[name].base])
+def test_every_entry_of_every_profile_is_what_the_lines_say(profile: str) -> None:
+    """Each line is run on values that are right, and computes them again."""
+    rng, shown = np.random.default_rng(1), set[tuple[str, bool]]()
+    for case in some(profile):
+        inputs = case.inputs("float64")
+        with np.errstate(all="ignore"):
+            right = compute(case.program, inputs, case.bindings, "float64")
+        if not all(np.all(np.isfinite(array)) for array in right.values()):
+            continue
+        model = Arithmetic.for_dtype("float64")
+        for name in case.quantities:
+            for whole in (False, True):
+                sample = Sample(case, "float64", model, right, (name,))
+                index = tuple(int(rng.integers(size)) for size in right[name].shape)
+                code = snippet(sample, name, {"index": index, "bound": 1e-9}, whole)
+                if code is None:
+                    continue
+                scope: dict[str, Any] = {"print": lambda *words: None}
+                exec(code, scope)
+                size = np.abs(right[name]).max() + 1
+                assert abs(scope["value"] - right[name][index]) <= 1e-11 * size, code
+                shown.add((name, whole))
+    assert {name for name, _ in shown} == set(PROFILES[profile].quantities)
+
+
+def test_an_entry_behind_a_mask_is_told_to_be_zero() -> None:
+    case = next(c for c in cases("scaled_dot_product_attention") if c.variant == "causal")
+    right = compute(case.program, case.inputs("float64"), case.bindings, "float64")
+    sample = Sample(case, "float64", Arithmetic.for_dtype("float64"), right, ("A",))
+    index = (0,) * (right["A"].ndim - 1) + (1,)
+    code = snippet(sample, "A", {"index": index, "bound": 0.0})
+    assert code is not None
+    assert "value = 0.0" in code
 
 
 def test_long_arrays_are_not_printed() -> None:
