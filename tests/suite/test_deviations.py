@@ -160,6 +160,6 @@ def test_a_run_takes_them_into_account(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     text = "[[deviation]]\nbackend = 'my_port'\nclause = 'B'\nquantity='C'\n"
     path.write_text(text + "reason = 'doubled'\nlink = 'https://example.org'\n")
-    results = run(port, SMALL, deviations=path)
+    results = run(port, f"attention/{SMALL}", deviations=path)
     assert [r.status for r in results if r.cell.quantity == "C"] == [Status.KNOWN_DEVIATION]
     assert read(path.read_text(), "x")[0].source == "x, entry 1"
