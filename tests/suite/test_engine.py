@@ -33,7 +33,8 @@ OK = (Status.PASSED, Status.NOT_REPORTED)
 
 @pytest.fixture(scope="module")
 def numpy_engine() -> Iterator[Engine]:
-    with Engine(Selection(backends=("numpy",), cases=("normal/*", "layout-X-F/*")), QUIET) as made:
+    selection = Selection(backends=("numpy/eager",), cases=("normal/*", "layout-X-F/*"))
+    with Engine(selection, QUIET) as made:
         yield made
 
 
@@ -331,7 +332,7 @@ def test_without_frameworks_numpy_is_what_runs(monkeypatch: pytest.MonkeyPatch) 
     for name in OWN[1:]:
         monkeypatch.setitem(backend(name).__dict__, "installed", False)
     roster = survey(Selection(), QUIET)
-    assert [entry.subject.id for entry in roster.entries] == ["numpy/eager@cpu"]
+    assert [entry.subject.id for entry in roster.entries] == ["numpy/eager@cpu", "numpy/loop@cpu"]
     assert roster.notes == tuple(f"{name} is not installed" for name in OWN[1:])
 
 
