@@ -330,6 +330,7 @@ def test_unknown_names_are_refused_with_the_nearest(selection: Selection, messag
 
 def test_without_frameworks_numpy_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in OWN[1:]:
+        monkeypatch.setitem(backend(name).__dict__, "lacking", (name,))
         monkeypatch.setitem(backend(name).__dict__, "installed", False)
     roster = survey(Selection(), QUIET)
     assert [entry.subject.id for entry in roster.entries] == ["numpy/eager@cpu", "numpy/loop@cpu"]
