@@ -1,0 +1,140 @@
+"""`Tensor.scaled_dot_product_attention` of tinygrad on the CPU.
+
+Mode `clang` is its device CPU, whose kernels clang compiles; mode `python` is its device PYTHON,
+which interprets the same kernels, slowly and without a compiler. There is no argument for a scale,
+and a mask and `is_causal` exclude each other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from qkvac.backends.adapter import (
+    Array,
+    Library,
+    ModeError,
+    UnavailableError,
+    choose,
+    installed,
+    require,
+)
+
+QKVAC: Final[dict[str, Any]] = {
+    "name": "tinygrad",
+    "requires": "tinygrad",
+    "modes": ("clang", "python"),
+    "dtypes": ("float64", "float32", "bfloat16", "float16"),
+    "devices": ("cpu",),
+    "profiles": ("scaled_dot_product_attention",),
+    "supports": ("cross_length", "empty", "grouped_heads", "layouts", "masks", "value_width"),
+    "deterministic": True,
+    "arithmetic": {"softmax": "reciprocal", "flushes": True},
+    "conventions": {"empty_row": "NaN"},
+}
+
+DEVICES: Final = {"clang": "CPU", "python": "PYTHON"}
+
+
+def scaled_dot_product_attention(
+    Q: Any, K: Any, V: Any, *, causal: bool = False, mask: Any = None, scale: float | None = None
+) -> dict[str, Any]:
+    """C of Q[…, h, L, d], K[…, g, S, d] and V[…, g, S, v]."""
+    if scale is not None:
+        raise NotImplementedError("no argument scale")
+    if causal and mask is not None:
+        raise NotImplementedError("attn_mask and is_causal exclude each other")
+    grouped = Q.shape[-3] != K.shape[-3]
+    return {
+        "C": Q.scaled_dot_product_attention(
+            K, V, attn_mask=mask, is_causal=causal, enable_gqa=grouped
+        )
+    }
+
+
+FUNCTIONS: Final = {"scaled_dot_product_attention": scaled_dot_product_attention}
+
+
+def open(mode: str = "python", device: str = "cpu") -> Tinygrad:
+    """The adapter. Raises ModeError, UnavailableError and DeviceError."""
+    require(mode, QKVAC["modes"])
+    choose(device, devices())
+    if reason := unavailable(mode):
+        raise UnavailableError(reason)
+    os.environ["DEV"] = DEVICES[mode]
+    return Tinygrad(mode, device, FUNCTIONS)
+
+
+def unavailable(mode: str) -> str | None:
+    """Why a mode cannot run here, or None."""
+    compiler = os.environ.get("CC", "clang")
+    if mode == "clang" and shutil.which(compiler) is None:
+        return f"tinygrad compiles for the CPU with {compiler}, which is not installed"
+    return None
+
+
+def devices() -> tuple[str, ...]:
+    """Devices that are tested."""
+    return ("cpu",)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the results."""
+    return installed("tinygrad", "numpy", "ml_dtypes")
+
+
+def environment() -> dict[str, Any]:
+    """tinygrad's device, and the compiler of its kernels."""
+    return {"device": os.environ.get("DEV"), "compiler": os.environ.get("CC", "clang")}
+
+
+class Tinygrad(Library):
+    """Lazy tensors, realised before a call returns."""
+
+    def check_settings(self) -> None:
+        from tinygrad import Device
+
+        if Device.DEFAULT != DEVICES[self.mode]:
+            raise ModeError(f"tinygrad computes on {Device.DEFAULT}, not on {DEVICES[self.mode]}")
+
+    def run(
+        self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        results = self.functions[profile](*tensors, **keywords)
+        for name, tensor in results.items():
+            if tensor.realize().device != DEVICES[self.mode]:
+                raise ModeError(f"{name} was computed on {tensor.device}")
+        return results
+
+    def to_framework(self, array: Array) -> Any:
+        from tinygrad import Tensor, dtypes
+
+        plain = np.ascontiguousarray(array)
+        if array.dtype == ml_dtypes.bfloat16:
+            return Tensor(plain.view(np.uint16)).bitcast(dtypes.bfloat16)
+        return Tensor(plain)
+
+    def to_numpy(self, tensor: Any) -> Array:
+        from tinygrad import dtypes
+
+        if tensor.dtype == dtypes.bfloat16:
+            bits: Array = tensor.bitcast(dtypes.uint16).numpy()
+            return bits.view(ml_dtypes.bfloat16)
+        return np.asarray(tensor.numpy())
+
+    def dtype_of(self, tensor: Any) -> str:
+        from tinygrad import dtypes
+
+        names = {dtypes.bool: "bool", dtypes.bfloat16: "bfloat16", dtypes.float16: "float16"}
+        return names.get(tensor.dtype, f"float{8 * tensor.dtype.itemsize}")
+
+    def device_of(self, tensor: Any) -> str:
+        return "cpu" if tensor.device in ("CPU", "PYTHON", "NPY") else str(tensor.device)
+
+    def evidence(self) -> dict[str, Any]:
+        return {"calls": self.calls, "device": DEVICES[self.mode]}
