@@ -115,6 +115,8 @@ def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis
         return None
     deadline = time.monotonic() + patience
     programs = {answer.program for answer in kept if answer.sample.failing}
+    # A variant that never fails may be computed by other lines of the port.
+    kept = [answer for answer in kept if answer.program in programs]
     faults = [f for f in FAULTS.values() if f.kind != "behaviour" and any(map(f.program, programs))]
     found = list[Explanation]()
     for fault in faults:
@@ -371,7 +373,7 @@ class _Answer:
             if expected.shape != value.shape:
                 return None
             limit = self._limit(part, self._operands(part), sizes, name, given, poor)
-        except _IMPOSSIBLE:
+        except Exception:  # what cannot be evaluated for these operands explains nothing
             return None
         return _difference(value.astype(np.float64), expected, limit, sample.dtype)
 

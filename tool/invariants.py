@@ -43,9 +43,9 @@ def _hull(outputs: Outputs, unit: float) -> bool | None:
 
 
 def _symmetric(outputs: Outputs, unit: float) -> bool | None:
-    if "Ω" not in outputs or outputs["Ω"].shape[-1] < 2:
+    scores = outputs.get("Ω", np.zeros((1, 1)))
+    if scores.shape[-1] < 2 or scores.shape[-1] != scores.shape[-2]:
         return None
-    scores = outputs["Ω"]
     room = SLACK * unit * np.abs(scores).max()
     return bool(np.all(np.abs(scores - np.swapaxes(scores, -1, -2)) <= room))
 

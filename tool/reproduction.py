@@ -52,7 +52,8 @@ def _lines(
     parts: Mapping[str, Array], equations: str, entry: _Entry, bound: float
 ) -> Iterator[str]:
     yield "import numpy as np"
-    yield READ
+    if parts:
+        yield READ
     for name, part in parts.items():
         numbers = " ".join(float(x).hex() for x in part.ravel())
         shape = f".reshape({part.shape[0]}, {part.shape[1]})" if part.ndim == 2 else ""
