@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+import numpy as np
+
 
 def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
     """Q, K, V, Ω, A, C of X[…, n, d] and weights [d, c], all in the dtype of X."""
@@ -92,22 +94,23 @@ def attention_linear_layers(
 
 def embedding(tokens: Any, E: Any, P: Any) -> dict[str, Any]:
     """X[…, n, d] of tokens[…, n], their embeddings E[t, d] and those of positions P[p, d]."""
-    return {"X": E[tokens] + P[: tokens.shape[-1]]}
+    import jax.numpy as jnp
+
+    return {"X": jnp.take(E, tokens, axis=0) + P[: tokens.shape[-1]]}
 
 
 def triangle(scores: Any) -> Any:
-    """Query i may see key j ≤ i, counted from the first of each."""
-    import jax.numpy as jnp
-
+    """Query i may see key j ≤ i, counted from the first of each: a constant of the shape."""
     queries, keys = scores.shape[-2:]
-    return jnp.tri(queries, keys, dtype=bool)
+    return np.tri(queries, keys, dtype=bool)
 
 
 def shared(x: Any, heads: int) -> Any:
     """Key or value heads, each as often in succession as consecutive query heads share it."""
     import jax.numpy as jnp
 
-    return jnp.repeat(x, heads // max(x.shape[-3], 1), axis=-3)
+    groups = x.shape[-3]
+    return x if groups == heads else jnp.repeat(x, heads // groups, axis=-3)
 
 
 def split(x: Any, heads: int) -> Any:

@@ -143,7 +143,8 @@ def shared(x: Any, heads: int) -> Any:
     """Key or value heads, each as often in succession as consecutive query heads share it."""
     import tensorflow as tf
 
-    return tf.repeat(x, heads // max(x.shape[-3], 1), axis=-3)
+    groups = x.shape[-3]
+    return x if groups == heads else tf.repeat(x, heads // groups, axis=-3)
 
 
 def split(x: Any, heads: int) -> Any:
