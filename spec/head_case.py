@@ -46,6 +46,8 @@ SQUARE: Final = Heads((2,), 3, 3, 5, 5, 7, 7)
 """What every implementation can do: self-attention, values as wide as keys."""
 COLLISION: Final = Heads((3,), 3, 3, 5, 9, 7, 4)
 """As many samples as heads, so that one axis of a mask may be taken for the other."""
+WIDE_VALUES: Final = Heads((2,), 3, 3, 5, 9, 4, 6)
+"""Values wider than keys."""
 ONE_KEY_HEAD: Final = Heads((2,), 6, 1, 5, 9, 7, 4)
 TRIPLES: Final = Heads((2,), 6, 2, 5, 7, 4, 3)
 """Three query heads share one of two key/value heads; d is a square."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from qkvac.spec import head_families, mask_families
-from qkvac.spec.case import HALF, Case
+from qkvac.spec.case import HALF, WIDE, Case
 from qkvac.spec.head_case import (
     COLLISION,
     DECODE,
@@ -22,11 +22,21 @@ from qkvac.spec.head_case import (
     TWO_AXES,
     UNGROUPED,
     WIDE_HEADS,
+    WIDE_VALUES,
     Heads,
     head_case,
 )
 from qkvac.spec.head_families import full_values, normal
-from qkvac.spec.mask_families import MaskRecipe, added, bias, kept, masked, minimum, with_garbage
+from qkvac.spec.mask_families import (
+    MaskRecipe,
+    added,
+    bias,
+    kept,
+    masked,
+    minimum,
+    moderate,
+    with_garbage,
+)
 
 FOUND: Final = ("A", "C")
 ALL: Final = ("Ω", *FOUND)
@@ -151,10 +161,16 @@ def additive() -> list[Case]:
         case(
             *("minimum", UNGROUPED, "Bx1xLxS", partial(added, keeps=kept, low=minimum, base=bias)),
             why="the most negative finite number, beside ordinary ones: no weight is left",
+            tier="full",
         ),
         case(
             *("minimum-row", UNGROUPED, "BxhxLxS", partial(empty, low=minimum)),
             why="only most negative numbers for one query: finite weights, not an empty row",
+        ),
+        case(
+            *("penalty-row", WIDE_VALUES, "BxhxLxS", partial(empty, low=moderate)),
+            why="penalties for all keys of a query, which cancel; values wider than keys",
+            dtypes=WIDE,
         ),
         head_case(
             *("half-minimum", MAIN, low_row),

@@ -198,6 +198,11 @@ def penalty(f: Frame) -> float:
     return -(2.0 ** (14 if f.half else 30))
 
 
+def moderate(f: Frame) -> float:
+    """Far below every score, yet of a size that a score still shows beside it: −2**17."""
+    return -(2.0**17)
+
+
 def nothing(f: Frame) -> float:
     return -np.inf
 
