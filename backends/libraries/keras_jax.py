@@ -1,0 +1,33 @@
+"""Keras on JAX: its function, its layer, and its layer with scores."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from qkvac.backends import jax as framework
+from qkvac.backends import keras_attention
+from qkvac.backends.adapter import Adapter, choose, require
+
+QKVAC: Final[dict[str, Any]] = keras_attention.declaration(
+    "jax",
+    arithmetic={"softmax": "fused", "flushes": False},
+)
+
+devices = keras_attention.devices
+environment = framework.environment
+unavailable = keras_attention.unavailable
+versions = partial(keras_attention.versions, "jax")
+
+
+def open(mode: str = "ops", device: str = "cpu") -> Adapter:
+    """The adapter. Raises ModeError and DeviceError."""
+    require(mode, QKVAC["modes"])
+    choose(device, devices())
+    return KerasJax(mode, device)
+
+
+class KerasJax(keras_attention.Keras, framework.Jax):
+    """Keras with tensors of JAX's."""
+
+    backend = "jax"

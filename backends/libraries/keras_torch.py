@@ -1,0 +1,33 @@
+"""Keras on PyTorch: its function, its layer, and its layer with scores."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from qkvac.backends import keras_attention
+from qkvac.backends import torch as framework
+from qkvac.backends.adapter import Adapter, choose, require
+
+QKVAC: Final[dict[str, Any]] = keras_attention.declaration(
+    "torch",
+    arithmetic={"softmax": "fused", "flushes": False},
+)
+
+devices = keras_attention.devices
+environment = framework.environment
+unavailable = keras_attention.unavailable
+versions = partial(keras_attention.versions, "torch")
+
+
+def open(mode: str = "ops", device: str = "cpu") -> Adapter:
+    """The adapter. Raises ModeError and DeviceError."""
+    require(mode, QKVAC["modes"])
+    choose(device, devices())
+    return KerasTorch(mode, device)
+
+
+class KerasTorch(keras_attention.Keras, framework.Torch):
+    """Keras with tensors of PyTorch's."""
+
+    backend = "torch"
