@@ -228,7 +228,7 @@ def test_layouts_are_of_all_operands_and_of_one_at_a_time() -> None:
     for where in ({"K": "stride0", "V": "stride0"}, {"mask": "stride0"}, {"V": "stride0"}):
         assert where in laid_out
     kinds = {name for c in DEFAULT for name in c.layouts.values()}
-    assert kinds == {"heads", "F", "strided", "reversed", "readonly", "stride0"}
+    assert kinds == {"heads", "F", "strided", "readonly", "stride0"}
     for case in CASES:
         if case.layouts and "mask" not in case.layouts:
             assert case.exact[-1] == "C"
