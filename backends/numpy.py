@@ -118,7 +118,7 @@ class Recorder:
     def run(self, function: Callable[..., Mapping[str, Any]], *arrays: Array | None) -> None:
         """Call `function`. Raises ModeError if a result is no longer a recording array."""
         kind = type("Recorded", (Recorded,), {"recorder": self})
-        given = (None if array is None else array.view(kind) for array in arrays)
+        given: list[Any] = [None if array is None else array.view(kind) for array in arrays]
         for result in function(*given).values():
             if not isinstance(result, kind):
                 raise ModeError("an operation escaped the recording")
