@@ -149,7 +149,8 @@ def raising(error: BaseException) -> Callable[..., Any]:
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
 def test_an_exception_is_a_result(error: BaseException) -> None:
     port = raising(error)
-    report = qkvac.check(port, profile="attention", cases=[SMALL, MAIN], dtypes=["float32"])
+    cases = [f"attention/{SMALL}", f"attention/{MAIN}"]
+    report = qkvac.check(port, profile="attention", cases=cases, dtypes=["float32"])
     found = {(r.cell.case, r.status) for r in report.results if r.cell.quantity == "C"}
     assert found == {(f"attention/{SMALL}", "passed"), (f"attention/{MAIN}", "error")}
 

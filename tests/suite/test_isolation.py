@@ -42,7 +42,7 @@ class Checks:
         port = self.folder / "port0.py"
         port.write_text(PRELUDE + text, encoding="utf-8")
         words = ["check", str(port), "--dtype", "float32", "-n", "1", "--format", "json"]
-        words += ["--timeout", str(timeout), "--memory", "2G"]
+        words += ["--profile", "attention", "--timeout", str(timeout), "--memory", "2G"]
         for case in cases:
             words += ["--case", case]
         with pytest.raises(SystemExit) as ended:

@@ -30,7 +30,8 @@ def test_they_are_the_defaults_and_the_command_line_wins(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = write(project)
-    settings(project, f'dtype = ["float32"]\ncase = "{SMALL}"\nformat = "json"\nrecord = "r.jsonl"')
+    chosen = f'dtype = ["float32"]\ncase = "attention/{SMALL}"'
+    settings(project, f'{chosen}\nformat = "json"\nrecord = "r.jsonl"')
     with pytest.raises(SystemExit) as ended:
         main(["check", port])
     assert ended.value.code == 0
@@ -39,7 +40,7 @@ def test_they_are_the_defaults_and_the_command_line_wins(
     assert all(f"float32-attention/{SMALL}-" in cell for cell in cells)
     assert (project / "r.jsonl").exists()
     with pytest.raises(SystemExit):
-        main(["check", port, "--case", MAIN, "--dtype", "float64", "--list"])
+        main(["check", port, "--case", f"attention/{MAIN}", "--dtype", "float64", "--list"])
     listed = json.loads(capsys.readouterr().out)
     assert all(f"float64-attention/{MAIN}-" in cell for cell in listed)
 
