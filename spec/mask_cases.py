@@ -57,7 +57,7 @@ SHAPES: Final = {
 
 OFTEN: Final = {
     "boolean": ("S", "1x1xLxS", "Bx1xLxS", "1xhxLxS", "Bxhx1xS", "BxhxLxS", "Lx1"),
-    "additive": ("LxS", "Bx1xLxS", "Lx1"),
+    "additive": ("LxS", "Bx1xLxS"),
 }
 """Shapes that the default tier has here; those that are left out it has with other sizes."""
 
