@@ -182,11 +182,12 @@ def grade(folder: Path, outputs: Path, **given: Any) -> int:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-def new(file: Path) -> None:
+@click.option("--profile", "profiles", multiple=True, help="A function to write (attention).")
+def new(file: Path, profiles: tuple[str, ...]) -> None:
     """Write a port to fill in to FILE.py, or a declaration to port.toml."""
     from qkvac.skeleton import write
 
-    click.echo(write(file))
+    click.echo(write(file, profiles))
 
 
 @cli.command()

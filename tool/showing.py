@@ -9,6 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
+from qkvac.ledger import ledger
 from qkvac.ports import FUNCTIONS
 from qkvac.registry import Backend, backends
 from qkvac.selection import Selection, find_case, profiles_with_cases
@@ -18,11 +19,9 @@ from qkvac.spec.attention import (
     PROFILES,
     SPEC_VERSION,
     Arithmetic,
-    Convention,
     Profile,
 )
 from qkvac.spec.cases import Case, cases
-from qkvac.spec.presentation import STORED_LINEAR
 from qkvac.spec.verdict import Question
 from qkvac.usage import UsageError, unknown
 
@@ -55,9 +54,12 @@ def spec_text(name: str, form: str) -> str:
     needed = sorted({word for case in cases(name) for word in case.needs})
     if needed:
         lines.append(f"some cases need what a port declares in `supports`: {', '.join(needed)}")
-    if ledger := _ledger(profile):
+    if matters := ledger(name):
         lines += ["", "conventions (the first is the spec's own; a port may declare another):"]
-        lines += [f"    {c.name}: {c.about}: {' · '.join(c.options)}" for c in ledger]
+        lines += [
+            f"    {c.name}: {c.about}: {' · '.join(c.options)}"
+            for c in map(CONVENTIONS.__getitem__, matters)
+        ]
     return "\n".join(lines)
 
 
@@ -72,20 +74,6 @@ def _new_lines(profile: Profile, variant: str) -> list[str]:
     """The declarations and equations of a variant that the first text does not have."""
     first = set(text.plain(profile.program()).splitlines())
     return [line for line in text.plain(profile.program(variant)).splitlines() if line not in first]
-
-
-def _ledger(profile: Profile) -> list[Convention]:
-    """The conventions that make a difference to a profile."""
-    function = FUNCTIONS[profile.name]
-    crossed = "Q" in function.positional
-    weights = any(name.startswith("W") for name in function.positional)
-    matters = {
-        "empty_row": crossed,
-        "causal_alignment": crossed,
-        "mask": "mask" in function.keywords,
-        "weight_layout": weights and profile.name not in STORED_LINEAR,
-    }
-    return [convention for name, convention in CONVENTIONS.items() if matters[name]]
 
 
 # --- backends ------------------------------------------------------------------------------

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Final
 
 from qkvac.declaration import FILE
-from qkvac.usage import UsageError
+from qkvac.ledger import ledger
+from qkvac.skeletons import SIGNATURES, function
+from qkvac.spec.attention import CONVENTIONS
+from qkvac.usage import UsageError, unknown
 
 PORT: Final = '''\
 """A port of attention, to be filled in and then checked by qkvac."""
@@ -19,10 +23,10 @@ QKVAC = {{
     "name": {name},
     # Without dtypes: float32, and float64 if that is what comes back for it.
     # "dtypes": ["float64", "float32", "bfloat16", "float16"],
-    # Inputs beyond plain ones: "empty" has no tokens, "layouts" are strided or read-only arrays.
-    # "supports": ["empty", "layouts"],
+{supports}
     # Whether the same call gives the same bits again.
     # "deterministic": True,
+{conventions}
     # The precision of each step, from which the bounds are made: the formats that factors are
     # rounded to, that sums run in, and the form of the softmax ("shifted, divided", "fused",
     # "reciprocal" or "logsumexp"). A table under a dtype holds for that dtype alone.
@@ -31,24 +35,16 @@ QKVAC = {{
     #     "float16": {{"accumulation": "float32"}},
     # }},
 }}
-
-
-def attention(X, Wq, Wk, Wv):
-    """Self-attention of the tokens X[n, d], with the weights Wq, Wk and Wv, each [d, c].
-
-    All are NumPy arrays of one dtype (bfloat16 is that of ml_dtypes), and so is what is returned:
-    Q, K, V and C as [n, c], A as [n, n]. C alone will do, but the more there is, the sharper the
-    test; {{"Q": Q, "K": K, "V": V, "scores": Ω, "A": A, "C": C}} says it all.
-    """
-    # Call your implementation here, and turn what it returns into arrays.
-    #
-    #     Q, K, V = X @ Wq, X @ Wk, X @ Wv
-    #     S = Q @ K.T / np.sqrt(X.dtype.type(Wq.shape[1]))
-    #     E = np.exp(S - S.max(axis=1, keepdims=True, initial=-np.inf))
-    #     A = E / E.sum(axis=1, keepdims=True)
-    #     return Q, K, V, A, A @ V
-    raise RuntimeError("attention is still to be written")
 '''
+
+OF_ALL: Final = (
+    '"batches" have leading axes, "empty" has no tokens, "layouts" are strided or read-only arrays'
+)
+OF_KERNELS: Final = (
+    '"grouped_heads" are fewer of K than of Q, "cross_length" and "value_width" are S ≠ L and '
+    'v ≠ d, "masks" and "scale" are arguments'
+)
+KERNEL: Final = "scaled_dot_product_attention"
 
 DECLARATION: Final = """\
 # What a port is that is no Python module, so that it is judged by what it claims: a command
@@ -82,16 +78,54 @@ name = "my port"
 """
 
 
-def write(path: Path) -> str:
+def port(name: str, profiles: tuple[str, ...]) -> str:
+    """A Python port with a function for each of some profiles."""
+    head = PORT.format(
+        name=json.dumps(name, ensure_ascii=False),
+        supports=_supports(KERNEL in profiles),
+        conventions=_conventions({word for profile in profiles for word in ledger(profile)}),
+    )
+    return "\n\n".join([head, *map(function, profiles)])
+
+
+def _supports(kernel: bool) -> str:
+    about = f"Inputs beyond plain ones: {OF_ALL}{f', {OF_KERNELS}' if kernel else ''}."
+    listed = "all" if kernel else ["batches", "empty", "layouts"]
+    return f'{_comment(about)}\n    # "supports": {json.dumps(listed)},'
+
+
+def _conventions(matter: set[str]) -> str:
+    chosen = [convention for name, convention in CONVENTIONS.items() if name in matter]
+    if not chosen:
+        return "    # There are no conventions to choose from here."
+    about = "; ".join(f"{c.about} ({' or '.join(c.options)})" for c in chosen)
+    lines = [_comment(f"What systems choose differently: {about}."), '    # "conventions": {']
+    lines += [f'    #     "{c.name}": "{c.default}",' for c in chosen]
+    return "\n".join([*lines, "    # },"])
+
+
+def _comment(text: str) -> str:
+    """Text in lines of a comment."""
+    mark = "    # "
+    return textwrap.fill(text, 98, initial_indent=mark, subsequent_indent=mark)
+
+
+def write(path: Path, profiles: tuple[str, ...] = ()) -> str:
     """Writes the skeleton that goes by the file's name; returns what to do next.
 
-    Raises UsageError where it cannot be written; what is there already stays as it is.
+    A port has a function for each of the profiles, by default for `attention`. Raises UsageError
+    for an unknown one, or where it cannot be written; what is there already stays as it is.
     """
+    for name in profiles:
+        if name not in SIGNATURES:
+            raise unknown("profile", name, SIGNATURES)
+    profiles = tuple(dict.fromkeys(profiles)) or ("attention",)
     if path.name == FILE:
         text, advice = DECLARATION, f"{path} is written; say in it what your port is"
     elif path.suffix == ".py":
-        text = PORT.format(name=json.dumps(path.stem, ensure_ascii=False))
-        advice = f"{path} is written; fill in `attention`, then: qkvac check {path}"
+        text = port(path.stem, profiles)
+        names = " and ".join(f"`{name}`" for name in profiles)
+        advice = f"{path} is written; fill in {names}, then: qkvac check {path}"
     else:
         raise UsageError(
             f"{path}: a skeleton is a Python port, FILE.py, or the declaration {FILE}; "

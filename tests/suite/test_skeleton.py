@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from qkvac.api import check
 from qkvac.cli import main
 from qkvac.declaration import load, parse
+from qkvac.ports import load as load_port
+from qkvac.selection import profiles_with_cases
+from qkvac.skeletons import SIGNATURES
+from qkvac.spec.attention import PROFILES
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, run, statuses
 
 
@@ -39,17 +44,54 @@ def test_a_port_fails_until_it_is_filled_in(
     assert "RuntimeError: attention is still to be written" in out
 
 
-def test_a_port_passes_once_it_is_filled_in(tmp_path: Path) -> None:
-    path = tmp_path / "my_port.py"
-    with pytest.raises(SystemExit):
-        main(["new", str(path)])
+def filled_in(path: Path) -> None:
+    """Takes what the skeleton suggests, functions and declaration."""
     text = path.read_text(encoding="utf-8")
     body = "\n".join(line for line in text.splitlines() if not line.startswith("    raise"))
     body = body.replace("\n    #     ", "\n    ")
     path.write_text(uncommented(body, "    "), encoding="utf-8")
-    found = run(str(path), MAIN, "layout*/*", "empty/*", dtypes=("float32", "float16"))
+
+
+def test_a_port_passes_once_it_is_filled_in(tmp_path: Path) -> None:
+    path = tmp_path / "my_port.py"
+    with pytest.raises(SystemExit):
+        main(["new", str(path)])
+    filled_in(path)
+    asked = (f"attention/{name}" for name in (MAIN, "layout*/*", "empty/*"))
+    found = run(str(path), *asked, dtypes=("float32", "float16"))
     assert {result.status for result in found} <= {"passed", "not reported", "indecisive"}
     assert statuses(found, MAIN)["C"] == "passed"
+
+
+@pytest.mark.parametrize("profile", [name for name in profiles_with_cases() if name in SIGNATURES])
+def test_every_function_passes_once_it_is_filled_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], profile: str
+) -> None:
+    path = tmp_path / "my_port.py"
+    status, out, _ = command(capsys, "new", str(path), "--profile", profile)
+    assert status == 0
+    assert f"fill in `{profile}`" in out
+    assert max(map(len, path.read_text(encoding="utf-8").splitlines())) <= 100
+    status, out, _ = command(capsys, "check", str(path), "--dtype", "float32")
+    assert status == 1
+    assert f"RuntimeError: {profile} is still to be written" in out
+    filled_in(path)
+    report = check(path, dtypes=["float32"], workers=1)
+    assert report.exit_status == 0, str(report)
+    assert not report.counts["unsupported"] - len(profiles_with_cases()) + 1
+
+
+def test_a_skeleton_may_have_several_functions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "my_port.py"
+    words = [word for name in SIGNATURES for word in ("--profile", name)]
+    assert command(capsys, "new", str(path), *words)[0] == 0
+    assert set(load_port(str(path)).functions) == set(SIGNATURES)
+    status, _, err = command(capsys, "new", str(tmp_path / "x.py"), "--profile", "atention")
+    assert status == 2
+    assert "did you mean attention?" in err
+    assert SIGNATURES.keys() == {name for name in PROFILES if not PROFILES[name].base}
 
 
 def test_a_declaration_is_right_as_it_is_and_with_all_it_suggests(tmp_path: Path) -> None:
