@@ -82,7 +82,7 @@ def scales() -> list[Case]:
     return [
         case("scale-half", MAIN, why="scale 1/2 instead of 1/√7", scale=0.5),
         case("scale-one", MAIN, why="scale 1: scores as they are", scale=1.0),
-        case("scale-negative", MAIN, why=negative, scale=-0.5),
+        case("scale-negative", MAIN, why=negative, scale=-0.5, tier="full"),
         case("scale-negative", SQUARE, why=filled, scale=-0.5, causal=True),
         case("scale-large", MAIN, why=large, scale=2.75),
         head_case("ties", EVEN, head_families.ties, default, scale=0.25, exact=ALL),

@@ -15,7 +15,7 @@ ALL: Final = ("Ω", "A", "C")
 OPERANDS: Final = ("Q", "K", "V")
 LAYOUTS: Final = ("heads", "F", "strided", "reversed", "offset", "readonly")
 
-TOGETHER: Final = ("F", "strided")
+TOGETHER: Final = ("F", "strided", "readonly")
 """Layouts that all operands of one call have, in the default tier."""
 
 ALONE: Final = {("heads", "Q"), ("heads", "V"), ("F", "mask"), ("stride0", "mask")}
