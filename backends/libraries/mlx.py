@@ -118,7 +118,7 @@ class Mlx(Library):
             bits = np.ascontiguousarray(array).view(np.uint16)
             return mlx.core.array(bits).view(mlx.core.bfloat16)
         dtype = mlx.core.float64 if array.dtype == np.float64 else None
-        return mlx.core.array(array, dtype=dtype)
+        return mlx.core.array(np.ascontiguousarray(array), dtype=dtype)
 
     def to_numpy(self, tensor: Any) -> Array:
         import mlx.core

@@ -1,8 +1,9 @@
 """`Tensor.scaled_dot_product_attention` of tinygrad on the CPU.
 
 Mode `clang` is its device CPU, whose kernels clang compiles; mode `python` is its device PYTHON,
-which interprets the same kernels, slowly and without a compiler. There is no argument for a scale,
-and a mask and `is_causal` exclude each other.
+which interprets the same kernels without a compiler, a microsecond or ten for each operation, so
+that large cases are left to the other mode. There is no argument for a scale, and a mask and
+`is_causal` exclude each other.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ QKVAC: Final[dict[str, Any]] = {
 
 DEVICES: Final = {"clang": "CPU", "python": "PYTHON"}
 
+SMALL: Final = 20_000
+"""Multiplications that mode `python` is asked for at most; they take seconds."""
+
 
 def scaled_dot_product_attention(
     Q: Any, K: Any, V: Any, *, causal: bool = False, mask: Any = None, scale: float | None = None
@@ -49,6 +53,8 @@ def scaled_dot_product_attention(
         raise NotImplementedError("no argument scale")
     if causal and mask is not None:
         raise NotImplementedError("attn_mask and is_causal exclude each other")
+    if Q.device == "PYTHON" and Q.numel() * K.shape[-2] > SMALL:
+        raise NotImplementedError("too large to be interpreted")
     grouped = Q.shape[-3] != K.shape[-3]
     return {
         "C": Q.scaled_dot_product_attention(
@@ -99,7 +105,7 @@ class Tinygrad(Library):
     def check_settings(self) -> None:
         from tinygrad import Device
 
-        if Device.DEFAULT != DEVICES[self.mode]:
+        if DEVICES[self.mode] != Device.DEFAULT:
             raise ModeError(f"tinygrad computes on {Device.DEFAULT}, not on {DEVICES[self.mode]}")
 
     def run(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from qkvac.cells import Cell, Result, Status
+from qkvac.checks import CHECKS
 from qkvac.deviations import Deviation, Deviations, read
 from qkvac.environment import cpu_features
 from qkvac.packages import OWN
@@ -150,7 +151,13 @@ def test_every_own_entry_speaks_of_a_backend_and_a_case_of_the_spec() -> None:
             for case in cases(name)
             if known.covers_case(case.id)
             and (not known.dtype or any(fnmatch.fnmatchcase(d, known.dtype) for d in case.dtypes))
-            and (not known.quantity or known.quantity in PROFILES[name].quantities)
+            and (
+                not known.quantity
+                or any(
+                    fnmatch.fnmatchcase(quantity, known.quantity)
+                    for quantity in (*PROFILES[name].quantities, *CHECKS)
+                )
+            )
         ]
         assert matched, f"{known.source} matches no case"
 
