@@ -79,7 +79,7 @@ def attention_linear_layers(
     X: Any, Wq: Any, Wk: Any, Wv: Any, bq: Any, bk: Any, bv: Any
 ) -> dict[str, Any]:
     """Like `attention`, with weights [c, d] and biases [c] or None."""
-    Q, K, V = linear(X, Wq, bq), linear(X, Wk, bk), linear(X, Wv, bv)
+    Q, K, V = product(X, Wq.T, bq), product(X, Wk.T, bk), product(X, Wv.T, bv)
     Ω = product(Q, K.swapaxes(-1, -2))
     A = softmax(Ω, 1 / math.sqrt(K.shape[-1]))
     return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": product(A, V)}
@@ -90,16 +90,12 @@ def embedding(tokens: Any, E: Any, P: Any) -> dict[str, Any]:
     return {"X": E[tokens] + P[: tokens.shape[-1]]}
 
 
-def linear(X: Any, W: Any, bias: Any) -> Any:
-    """X Wᵀ + bias, as linear layers have it."""
-    projected = product(X, W.T)
-    return projected if bias is None else projected + bias
-
-
-def product(left: Any, right: Any) -> Any:
-    """left @ right, accumulated in `wide` and rounded to the dtype of `left`."""
+def product(left: Any, right: Any, bias: Any = None) -> Any:
+    """left @ right + bias, accumulated in `wide` and rounded once, to the dtype of `left`."""
     accumulator = wide(left.dtype)
     result = left.astype(accumulator, copy=False) @ right.astype(accumulator, copy=False)
+    if bias is not None:
+        result = result + bias.astype(accumulator, copy=False)
     return result.astype(left.dtype, copy=False)
 
 
