@@ -161,7 +161,9 @@ class Spread(Rearrangements):
         return Noise(value, sigma, a.u_e, carried)
 
     def add(self, x: Noise, y: Noise) -> Noise:
+        """The parts of a sum may have been stored, as a projection before its bias is added."""
         a, value = self.arithmetic, x.value + y.value
+        x, y = self.held(x, a.u_s), self.held(y, a.u_s)
         sigma = np.hypot(x.sigma, y.sigma)
         return Noise(value, np.hypot(sigma, a.u_a * UNIFORM * value), a.u_a)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from qkvac.spec.attention import Arithmetic
+from qkvac.spec.equations import parse
 from qkvac.spec.formats import FORMATS, dtype
 from qkvac.spec.rounding import bounds
 from qkvac.spec.spread import Precision, effective_bits, spread
@@ -52,6 +53,26 @@ def test_deviation_resolves_finer_than_the_bound() -> None:
     sigma, limits = (f(PLAIN, given, sizes(given), a) for f in (spread, bounds))
     assert np.median(limits["C"] / sigma["C"]) > 30
     assert all((sigma[name] < limits[name]).all() for name in limits)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_a_projection_may_be_stored_before_its_bias_is_added(name: str) -> None:
+    """Where the two cancel, its rounding is most of the error."""
+    draw, stored, a = (
+        np.random.default_rng(4).standard_normal,
+        dtype(name),
+        Arithmetic.for_dtype(name),
+    )
+    shapes = {"X": (40, 24), "W": (7, 24), "b": (7,)}
+    given = {key: draw(shape).astype(stored) for key, shape in shapes.items()}
+    program = parse("X[n, d]\nW[c, d]\nb[c]\nQ[n, c] = X @ W.T + b\n")
+    sigma = spread(program, given, {"n": 40, "d": 24, "c": 7}, a)["Q"]
+    X, W, b = (x.astype(np.float64) for x in given.values())
+    projection = (X @ W.T).astype(stored).astype(np.float64)
+    for Q in (X @ W.T + b, projection + b):
+        z = (Q.astype(stored).astype(np.float64) - (X @ W.T + b)) / sigma
+        assert np.abs(z).max() < 8
+        assert 0.25 < np.sqrt(np.mean(z**2)) < 1
 
 
 def test_one_wrong_weight_is_suspicious() -> None:
