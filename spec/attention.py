@@ -270,6 +270,9 @@ GRADIENTS: Final[Mapping[str, Profile]] = MappingProxyType(
     {profile.name: profile for profile in map(_gradients, _FORWARD)}
 )
 
+DECLARED: Final[Mapping[str, Profile]] = MappingProxyType({**PROFILES, **GRADIENTS})
+"""Every profile; the matrix asks for those of PROFILES."""
+
 
 @dataclass(frozen=True)
 class Convention:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from numpy.typing import NDArray
 
 from qkvac.spec import draws
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED
 from qkvac.spec.equations import Program
 from qkvac.spec.families import Frame, Inputs
 from qkvac.spec.formats import DTYPES, FORMATS
@@ -72,22 +72,22 @@ class Case:
     @property
     def program(self) -> Program:
         """The equations that it is about."""
-        return PROFILES[self.profile].program(self.variant or None)
+        return DECLARED[self.profile].program(self.variant or None)
 
     @property
     def quantities(self) -> tuple[str, ...]:
         """What may be reported about it, in order."""
-        return PROFILES[self.profile].reported(self.variant or None)
+        return DECLARED[self.profile].reported(self.variant or None)
 
     @property
     def results(self) -> tuple[str, ...]:
         """What has to be reported about it."""
-        return PROFILES[self.profile].results(self.variant or None)
+        return DECLARED[self.profile].results(self.variant or None)
 
     @property
     def alternatives(self) -> tuple[Program, ...]:
         """The equations, and others of the same values that an implementation may evaluate."""
-        return PROFILES[self.profile].alternatives(self.variant or None)
+        return DECLARED[self.profile].alternatives(self.variant or None)
 
     @property
     def bindings(self) -> Mapping[str, int | Scalar]:

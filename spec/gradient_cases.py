@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from qkvac.spec import families
 from qkvac.spec import gradient_families as made
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import GRADIENTS, PROFILES
 from qkvac.spec.case import MAIN, WIDE, Case
 from qkvac.spec.draws import Floats
 from qkvac.spec.families import Frame
@@ -116,7 +116,7 @@ def _rows(forward: Forward, table: Sequence[Row]) -> list[Case]:
 
 def _exact(base: Case, why: str = EXACT, compiled: bool = True) -> Case:
     """Gradients of whole numbers, all of them exact."""
-    exact = PROFILES[f"{base.profile}_gradients"].results(base.variant or None)
+    exact = GRADIENTS[f"{base.profile}_gradients"].results(base.variant or None)
     return gradient_case(base, "few", why, exact=exact, compiled=compiled)
 
 

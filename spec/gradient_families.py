@@ -63,9 +63,9 @@ def fresh(f: Frame) -> Arrays:
 
 
 def tokens(f: Frame) -> Floats:
-    """Small whole numbers; the first column is 1 for every token."""
+    """Small whole numbers; the first column is 1 for every token, and the last one 0."""
     X = f.integers("X", (*f.batch, f.n, f.d), -1, 1)
-    X[..., 0] = 1
+    X[..., 0], X[..., -1] = 1, 0
     return X
 
 
@@ -79,6 +79,8 @@ def balanced(f: Frame) -> Arrays:
     half = f.c // 2
     matrices = {name: _sparse(f, name, f.d, f.c) for name in ("Wq", "Wk", "Wv")}
     matrices["Wq"][:, half:] = 0
+    # Weights of the column of zeros add nothing to Q, and hand its gradient on to X.
+    matrices["Wq"][-1, half:] = 1
     matrices["Wk"][:, :half] = 0
     matrices["Wk"][0, :half] = f.integers("constant", (half,), 1, 2)
     return {"X": tokens(f), **matrices}
@@ -146,9 +148,9 @@ def few(f: Frame, shape: tuple[int, ...]) -> Floats:
 
 
 def _sparse(f: Frame, name: str, rows: int, columns: int) -> Array:
-    """One entry ±1 in each column, never in the first row."""
+    """One entry ±1 in each column, never in the first row or the last."""
     matrix = np.zeros((rows, columns))
     for column in range(columns):
-        row = 1 + f.permutation(f"{name}/{column}", rows - 1)[0]
+        row = 1 + f.permutation(f"{name}/{column}", rows - 2)[0]
         matrix[row, column] = f.integers(f"{name}/sign/{column}", (1,), 0, 1)[0] * 2 - 1
     return matrix

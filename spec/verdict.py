@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac.spec import clauses, enclosure, exactness, rounding, shapes, spread
-from qkvac.spec.attention import PROFILES, Arithmetic, Profile
+from qkvac.spec.attention import DECLARED, Arithmetic, Profile
 from qkvac.spec.cases import Case
 from qkvac.spec.clauses import Certify, Comparison
 from qkvac.spec.enclosure import Enclosure
@@ -86,7 +86,7 @@ class Question:
 
     @cached_property
     def profile(self) -> Profile:
-        return PROFILES[self.case.profile]
+        return DECLARED[self.case.profile]
 
     @cached_property
     def program(self) -> Program:
