@@ -63,7 +63,7 @@ def multi_head_attention(
     Q, K, V = xp.matmul(X, Wq), xp.matmul(X, Wk), xp.matmul(X, Wv)
     keep = earlier(xp, X.shape[-2], X.shape[-2]) if causal else None
     scale = 1 / math.sqrt(Q.shape[-1] // heads)
-    inner = attend(xp, *(split(xp, x, heads) for x in (Q, K, V)), scale, keep)
+    inner = attend(xp, split(xp, Q, heads), split(xp, K, heads), split(xp, V, heads), scale, keep)
     C = xp.reshape(xp.moveaxis(inner["C"], -3, -2), Q.shape)
     return {"Q": Q, "K": K, "V": V, **inner, "C": C, "Y": xp.matmul(C, Wo)}
 

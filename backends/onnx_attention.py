@@ -67,7 +67,7 @@ def model(
         "bool": TensorProto.BOOL,
     }
     names = INPUTS[: len(shapes)]
-    attributes = {} if scale is None else {"scale": scale}
+    attributes: dict[str, Any] = {} if scale is None else {"scale": scale}
     node = helper.make_node(
         "Attention",
         names,

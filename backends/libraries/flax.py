@@ -111,7 +111,7 @@ def kept(module: Any) -> Any:
     found = getattr(module, "attention_weights", None)
     if found is None:
         raise ModeError("flax kept no weights: another implementation computed")
-    return found[...][-1]
+    return found.get_value()[-1]
 
 
 FUNCTIONS: Final = (scaled_dot_product_attention, multi_head_attention)
