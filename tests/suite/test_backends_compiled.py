@@ -331,3 +331,33 @@ def test_a_wrong_formula_is_found(wrong: Any) -> None:
         except AssertionError:
             found += 1
     assert found >= 2
+
+
+def _programs(name: str, mode: str, ids: tuple[str, ...]) -> list[dict[str, Any]]:
+    opened = importlib.import_module(f"qkvac.backends.{name}").open(mode, "cpu")
+    found = []
+    for call in (next(c for c in CALLS if c.id == wanted) for wanted in ids):
+        getattr(opened, call.profile)(*call.arguments, **call.keywords)
+        found.append(opened.evidence())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "counted"),
+    [
+        ("jax", "jit", "executables"),
+        ("tensorflow", "function", "graphs"),
+        ("tensorflow", "xla", "graphs"),
+    ],
+)
+def test_a_program_is_made_for_every_flag_and_shape_and_used_again(
+    name: str, mode: str, counted: str
+) -> None:
+    needs(name, mode)
+    masked, further = "boolean-5x7", ("boolean-causal-5x7", "linear-no-biases-single")
+    order = (masked, masked, *further, "linear-a-bias-single", masked)
+    found = inside(name, _programs, name, mode, order)
+    assert [evidence["calls"] for evidence in found] == [1, 2, 3, 4, 5, 6]
+    assert [evidence[counted] for evidence in found] == [1, 1, 2, 3, 4, 4]
+    if mode == "xla":
+        assert [evidence["programs"] for evidence in found] == [1, 1, 2, 3, 3, 3]
