@@ -148,6 +148,12 @@ def check(port: str, **given: Any) -> int:
     metavar="N",
     help="N more draws of random cases.",
 )
+@click.option(
+    "--declare",
+    metavar="KEY=VALUE",
+    help="Only what a port that declares this is asked for.",
+    multiple=True,
+)
 @click.option("--with-expected", is_flag=True, help="Also write certified values and bounds.")
 def export(folder: Path, with_expected: bool, **given: Any) -> None:
     """Write the cases as files to DIR, for a port in any language, on any machine.

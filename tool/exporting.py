@@ -9,7 +9,7 @@ import click
 
 from qkvac.cache import Certifier, default_folder
 from qkvac.cells import FOLDER, Subject
-from qkvac.declaration import DTYPES
+from qkvac.declaration import DTYPES, DeclarationError, load, parse
 from qkvac.plan import Job, plan
 from qkvac.roster import Entry, Roster
 from qkvac.selection import Selection, profiles_with_cases
@@ -36,16 +36,24 @@ def export(folder: Path, selection: Selection, with_expected: bool) -> None:
 
 
 def jobs(selection: Selection) -> tuple[Job, ...]:
-    """The selected cases in every dtype that they are for; raises UsageError if there are none."""
+    """The selected cases in every dtype that they are for; raises UsageError if there are none.
+
+    What the selection declares leaves out what such a port is not asked for.
+    """
     selection.check()
-    declaration = {
+    everything = {
         "dtypes": list(DTYPES),
         "profiles": list(profiles_with_cases()),
         "supports": "all",
     }
     subject = Subject("files", "default", "cpu", "", FOLDER)
-    entry = Entry(subject, declaration, profiles_with_cases(), {})
-    return plan(Roster((entry,)), selection).jobs
+    try:
+        declaration = load(everything, assignments=selection.declare)
+        profiles = parse(declaration).profiles
+    except DeclarationError as error:
+        raise UsageError(str(error)) from error
+    entry = Entry(subject, declaration, profiles, {})
+    return tuple(job for job in plan(Roster((entry,)), selection).jobs if not job.status)
 
 
 def exported(selection: Selection) -> Iterator[Vector]:

@@ -88,6 +88,24 @@ def test_the_guide_names_every_status_and_grade() -> None:
         assert f"| {word} |" in text
 
 
+def test_the_guide_names_every_function_word_and_convention() -> None:
+    from qkvac.declaration import SUPPORTS
+    from qkvac.ports import FUNCTIONS
+    from qkvac.spec.attention import CONVENTIONS
+
+    text = GUIDE.read_text(encoding="utf-8")
+    for name, function in FUNCTIONS.items():
+        if name.endswith("_gradients"):
+            continue
+        keywords = ["*", *function.keywords] if function.keywords else []
+        call = f"{name}({', '.join([*function.positional, *keywords])})"
+        assert f"| `{call}` | {', '.join(function.returns)} |" in text
+    for word in SUPPORTS:
+        assert f"| {word} |" in text
+    for convention in CONVENTIONS.values():
+        assert f"| {convention.name} | {' · '.join(convention.options)}" in text
+
+
 def test_links_of_the_guide_lead_somewhere() -> None:
     text = GUIDE.read_text(encoding="utf-8")
     titles = {

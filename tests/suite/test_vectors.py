@@ -98,7 +98,7 @@ def test_memory_layout_leaves_no_trace(view: Callable[[Array], Array]) -> None:
 
 
 def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
-    (vector,) = (v for v in exported(Selection(cases=(SMALL,), dtypes=("float32",))) if v)
+    (vector,) = exported(Selection(cases=(f"attention/{SMALL}",), dtypes=("float32",)))
     (tmp_path / vector.file).write_bytes(vector.data)
     loaded = safetensors.numpy.load_file(tmp_path / vector.file)
     for name, array in find_case(f"attention/{SMALL}").inputs("float32").items():
@@ -197,8 +197,19 @@ def test_export_writes_files_and_a_manifest(
     assert read_manifest(folder).draws == 1
 
 
+def test_a_declaration_leaves_out_what_a_port_is_not_asked_for() -> None:
+    selection = Selection(declare=('supports=["empty"]', 'dtypes=["float32"]'))
+    found = [vector.case for vector in exported(selection)]
+    assert {word for case in found for word in case.needs} == {"empty"}
+    assert {vector.dtype for vector in exported(selection)} == {"float32"}
+    only = Selection(declare=('profiles=["embedding"]',), dtypes=("float64",))
+    assert {vector.case.profile for vector in exported(only)} == {"embedding"}
+    with pytest.raises(UsageError, match="bathces"):
+        list(exported(Selection(declare=('supports=["bathces"]',))))
+
+
 def test_export_leaves_other_files_alone(tmp_path: Path) -> None:
-    selection = Selection(cases=(SMALL,))
+    selection = Selection(cases=(f"attention/{SMALL}",))
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(UsageError, match=r"holds thesis.txt"):
         export(tmp_path, selection, False)
@@ -210,7 +221,7 @@ def test_export_leaves_other_files_alone(tmp_path: Path) -> None:
 
 
 def test_layouts_are_named_in_the_metadata() -> None:
-    (vector,) = exported(Selection(cases=("layout-X-strided/*",), dtypes=("float32",)))
+    (vector,) = exported(Selection(cases=("attention/layout-X-strided/*",), dtypes=("float32",)))
     assert b'"layouts":"{\\"X\\":\\"strided\\"}"' in vector.data
     assert vector.to_json()["layouts"] == {"X": "strided"}
 
@@ -227,7 +238,7 @@ def test_expected_values_hold_for_a_right_port(tmp_path: Path, dtype: str) -> No
 
 
 def test_export_with_expected_adds_a_folder_only(tmp_path: Path) -> None:
-    selection = Selection(cases=(SMALL,), dtypes=("float64",))
+    selection = Selection(cases=(f"attention/{SMALL}",), dtypes=("float64",))
     export(tmp_path / "plain", selection, False)
     export(tmp_path / "more", selection, True)
     plain = {path.name: path.read_bytes() for path in (tmp_path / "plain").iterdir()}
@@ -259,7 +270,8 @@ class Folders:
 
     def __init__(self, place: Path, *cases: str, dtypes: tuple[str, ...] = ("float32",)) -> None:
         self.inputs, self.outputs = place / "inputs", place / "outputs"
-        export(self.inputs, Selection(cases=cases, dtypes=dtypes), False)
+        chosen = Selection(profiles=("attention",), cases=cases, dtypes=dtypes)
+        export(self.inputs, chosen, False)
         self.outputs.mkdir()
         for path in self.inputs.glob("*.safetensors"):
             self.write(path.name, answers(decode(path.read_bytes())))
@@ -275,7 +287,9 @@ class Folders:
     def grade(self, *dtypes: str, declare: tuple[str, ...] = ()) -> list[Result]:
         results = list[Result]()
         graded = (str(self.inputs), str(self.outputs))
-        selection = Selection(dtypes=dtypes, graded=graded, declare=declare, tier="full")
+        selection = Selection(
+            profiles=("attention",), dtypes=dtypes, graded=graded, declare=declare, tier="full"
+        )
         with Engine(selection, Options(cache=False, workers=1)) as engine:
             engine.run(results.append)
         return results
