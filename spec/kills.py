@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-CAUGHT_BY: Final[Mapping[str, tuple[str, ...]]] = {
+from qkvac.spec.kills_elsewhere import ELSEWHERE, EQUIVALENT
+
+__all__ = ["ATTENTION", "CAUGHT_BY", "EQUIVALENT"]
+
+ATTENTION: Final[Mapping[str, tuple[str, ...]]] = {
     "no-scale": ("A L",),
     "scale-1/c": ("A L",),
     "scale-√c": ("A L",),
@@ -185,4 +189,17 @@ CAUGHT_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "context-of-128-tokens": ("C L",),
     "quantities-swapped": ("K E",),
     "last-row-uninitialised": ("state M",),
+    "scale-on-queries-and-keys": ("Ω L",),
+    "scale-by-layer": ("A L",),
+    "first-sample-keys": ("Ω E",),
+    "first-sample-values": ("C L",),
+    "next-sample-values": ("C L",),
+    "samples-reversed": ("C L",),
+    "first-sample-weights": ("A L",),
+    "softmax-of-batch": ("A L",),
+    "mean-of-batch": ("C L",),
+    "only-first-sample": ("C L",),
+    "offset-ignored": ("Q contract",),
 }
+
+CAUGHT_BY: Final[Mapping[str, tuple[str, ...]]] = {**ATTENTION, **ELSEWHERE}

@@ -62,13 +62,13 @@ def no_keys_refused(plain: Function) -> Function:
     return call
 
 
-def mask_overwritten(plain: Function) -> Function:
-    """The mask is inverted in place, as what is dropped, and left so."""
+def mask_cleared(plain: Function) -> Function:
+    """The mask is used as working memory, and left with nothing that is dropped."""
 
     def call(inputs: Mapping[str, Array]) -> dict[str, Array]:
         results, mask = plain(inputs), inputs["mask"]
         if mask.flags.writeable:
-            mask[...] = ~mask if mask.dtype == bool else -mask
+            mask[...] = mask.dtype == bool
         return results
 
     return call
@@ -106,7 +106,7 @@ HABITS: Final = (
         inputs=("K",),
     ),
     Habit(
-        *("mask-inverted-in-place", "inverts its mask in place", mask_overwritten),
+        *("mask-cleared-in-place", "clears its mask in place", mask_cleared),
         inputs=("mask",),
     ),
 )

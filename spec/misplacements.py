@@ -61,7 +61,7 @@ def uninterleaved(x: Array) -> Array:
 
 
 def mean_of_heads(x: Array) -> Array:
-    return np.broadcast_to(x.mean(axis=-3, keepdims=True), x.shape)
+    return np.broadcast_to(x.mean(axis=-3, keepdims=True), x.shape) if x.size else x
 
 
 def _group(choose: Callable[[Array, int, int], Array]) -> Callable[..., Array]:

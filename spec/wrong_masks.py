@@ -119,6 +119,10 @@ FILLS: Final = (
         needs="!B",
     ),
     rule(
+        *("capped-after-mask", "scores capped at 50 after the mask instead of before", "softmax"),
+        *("softmax(cap(fill_lowest(Z, M)), keys)", "microsoft/onnxruntime#28379"),
+    ),
+    rule(
         *("mask-times-infinity", "a mask multiplied by −∞ and added", "softmax"),
         "softmax(infinity_times(D, M), keys)",
     ),

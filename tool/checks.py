@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from qkvac import metamorphic, protocol_checks
-from qkvac.findings import Finding, UnansweredError, Visit
+from qkvac.findings import Finding, UnansweredError, Visit, failed
 from qkvac.normality import stays_normal
 from qkvac.relations import MOVES, samples
 from qkvac.roster import Entry
@@ -71,8 +71,11 @@ def _names(kind: Kind, dtype: str, case: Case) -> tuple[str, ...]:
 
 def finding(name: str, visit: Visit) -> Finding:
     """What a check makes of an answer; a further call without an answer decides it."""
+    check = CHECKS[name]
+    if check.run.__module__ == metamorphic.__name__ and (quantity := visit.misshapen):
+        return failed(f"{quantity} has another shape than declared")
     try:
-        return CHECKS[name].run(visit)
+        return check.run(visit)
     except UnansweredError as error:
         return error.finding
 

@@ -13,6 +13,7 @@ from qkvac.digests import same_bits
 from qkvac.process import Outcome
 from qkvac.relations import Array, Inputs, times
 from qkvac.roster import Entry
+from qkvac.spec import shapes
 from qkvac.spec.cases import Case
 
 Ask = Callable[[Inputs], Outcome]
@@ -45,6 +46,14 @@ class Visit:
     @property
     def outputs(self) -> Mapping[str, Array]:
         return self.outcome.outputs
+
+    @property
+    def misshapen(self) -> str:
+        """A quantity that has not its declared shape, which no relation can be asked of; or ""."""
+        given = {name: array.shape for name, array in self.inputs.items()}
+        declared = shapes.contract(self.case.program, dict(self.case.bindings), given=given)
+        names = (name for name, array in self.outputs.items() if array.shape != declared[name])
+        return next(names, "")
 
 
 PASSED: Final = Finding(Status.PASSED)

@@ -1,4 +1,4 @@
-"""The kill matrix: which checks catch which faults, over all cases of the default tier.
+"""The kill matrix as a document, and the command that measures it.
 
 `python -m qkvac.tests.suite.kill_matrix` measures it (minutes) and writes docs/kill-matrix.md;
 with `--seeds 50` also how often correct variants are accused, on that many fresh draws.
@@ -9,121 +9,165 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from qkvac.cells import CHECKS
 from qkvac.spec.attention import PROFILES
-from qkvac.spec.cases import Case, cases
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.tests.suite import variants
-from qkvac.tests.suite.bench import Finding, fault_bench
+from qkvac.tests.suite.killing import (
+    AXES,
+    HOMES,
+    Row,
+    Table,
+    demonstrable,
+    equivalent,
+    examined,
+    has_place,
+    home,
+    measure,
+    visiting,
+)
+
+__all__ = ["COLUMNS", "DOCUMENT", "columns", "demonstrable", "documented", "examined", "visiting"]
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "kill-matrix.md"
-
-PROFILE: Final = "attention"
-QUANTITIES: Final = PROFILES[PROFILE].quantities
-COLUMNS: Final = (*QUANTITIES, *(c for c in CHECKS if c not in ("budget", "mode")))
+CHECKED: Final = "checks"
+"""The column of checks, and of calls without an answer."""
 SYMBOLS: Final = ("contract", "E", "L", "B")
-
-FIRST: Final = (
-    "normal/33x20x7",
-    "ternary/16x16x16",
-    "lookup/33x20x7",
-    "hot/33x20x7",
-    "shift+1000/33x20x7",
-    "copies/16x16x16",
-    "layout-F/33x20x7",
-    "layout-strided/33x20x7",
-    "normal/1x20x7",
-    "empty/0x20x7",
-)
-"""Cases that catch most faults, in the order in which they are looked at."""
-
-AXES: Final = 140
-"""Longer cases are left out here: they are slow, and what they catch shorter ones catch, too."""
+KINDS: Final = {
+    "formula": "wrong formulas",
+    "arithmetic": "poor arithmetic",
+    "behaviour": "misbehaviour",
+}
+SHORT: Final = {
+    "attention": "attention",
+    "scaled_dot_product_attention": "sdpa",
+    "multi_head_attention": "multi-head",
+    "attention_linear_layers": "linear",
+    "embedding": "embedding",
+    "causal_attention": "causal",
+    "dot_product_attention": "no weights",
+}
 
 
-def examined(profile: str = PROFILE) -> list[Case]:
-    """The cases of the matrix, those first that catch most faults."""
-    chosen = [c for c in cases(profile) if c.tier == "default" and max(c.sizes.values()) <= AXES]
-    rank = {f"{profile}/{name}": place for place, name in enumerate(FIRST)}
-    return sorted(chosen, key=lambda case: rank.get(case.id, len(rank)))
+def columns(profile: str) -> tuple[str, ...]:
+    """The columns of a profile's table."""
+    return (*PROFILES[profile].quantities, CHECKED)
 
 
-def demonstrable(profile: str = PROFILE) -> list[Fault]:
-    """Faults that a profile with cases has a place for."""
-    return [fault for fault in FAULTS.values() if fault.fit(profile) != "never"]
+COLUMNS: Final = columns("attention")
 
 
-def kills(fault: Fault, profile: str = PROFILE) -> Counter[Finding]:
-    """Findings, and on how many cases, in the dtype that the fault is demonstrated in."""
-    bench, program = fault_bench(fault, profile=profile), PROFILES[profile].program()
-    found = Counter[Finding]()
-    for case in cases(profile):
-        asked = case in examined(profile) and fault.dtype in case.dtypes
-        if asked and fault.fits(program, case.sizes):
-            found.update(bench.findings(case))
-    return found
-
-
-# --- the document ----------------------------------------------------------------------------
-
-
-def document(table: Mapping[str, Mapping[Finding, int]], alarms: Sequence[variants.Tally]) -> str:
+def document(table: Table, alarms: Sequence[variants.Tally]) -> str:
     """docs/kill-matrix.md from what was measured."""
-    other = [fault for fault in FAULTS.values() if fault.name not in table]
     lines = [
         "# Kill matrix",
         "",
-        f"{len(FAULTS)} faults are in the catalogue (`qkvac faults`), {len(table)} of them have a",
-        "place in a profile that has cases, and every one of these is caught. The table says what",
-        f"fails, and on how many cases of the default tier (of at most {AXES} tokens): contract",
-        "(c), exact bits (E), the equation on the port's own operands (L), the bound (B); for",
-        "checks the number of cases. Bold is what must catch the fault (`caught_by`), which the",
-        "suite's own tests insist on. Faults marked float64 are smaller than the rounding errors",
-        "of float32, where no run can tell them from correct code; all others are demonstrated in",
-        "float32.",
+        f"{len(FAULTS)} faults are in the catalogue (`qkvac faults`), and every one is caught in",
+        "the profile that it is demonstrated in. The tables say what fails there, and on how many",
+        f"cases of the default tier (of at most {AXES} tokens): contract (c), exact bits (E), the",
+        "equation on the port's own operands (L), the bound (B); for checks the number of cases.",
+        "Bold is what must catch the fault (`caught_by`), which the suite's own tests insist on.",
+        "Faults marked float64 are smaller than the rounding errors of float32, where no run can",
+        "tell them from correct code; those marked float16 need its narrow range; all others are",
+        "demonstrated in float32.",
         "",
-        "The cases were fixed before the last 25 faults were written (those under `FURTHER` in",
-        "`spec/wrong_formulas.py` and `spec/poor_arithmetic.py`, and the last three habits of",
-        "`spec/misbehaviour.py`): 25 of the 25 were caught at the first try.",
+        "The cases were fixed before the faults under `FURTHER` in `spec/wrong_formulas.py` and",
+        "`spec/poor_arithmetic.py` and the last three habits of `spec/misbehaviour.py` were",
+        "written: 25 of the 25 were caught at the first try.",
         "",
         "Measured and written by `python -m qkvac.tests.suite.kill_matrix --seeds 50`.",
     ]
-    titles = {
-        "formula": "Wrong formulas",
-        "arithmetic": "Poor arithmetic",
-        "behaviour": "Misbehaviour",
-    }
-    for kind, title in titles.items():
-        rows = [fault for fault in FAULTS.values() if fault.kind == kind and fault.name in table]
-        lines += ["", f"## {title}", "", f"| fault | {' | '.join(COLUMNS)} |"]
-        lines.append(f"|---|{'---|' * len(COLUMNS)}")
-        lines += [_row(fault, table[fault.name]) for fault in rows]
-    lines += [
+    for profile in HOMES:
+        lines += _tables(profile, table.get(profile, {}))
+    lines += ["", "## The same faults in other profiles", ""]
+    lines += _elsewhere(table)
+    lines += _correct(alarms)
+    return "\n".join(lines)
+
+
+def _tables(profile: str, rows: Mapping[str, Row]) -> list[str]:
+    lines = list[str]()
+    for kind, title in KINDS.items():
+        faults = [fault for fault in demonstrable(profile) if fault.kind == kind]
+        if not faults:
+            continue
+        lines += ["", f"## {profile}: {title}", ""]
+        lines += [f"| fault | {' | '.join(columns(profile))} |"]
+        lines.append(f"|---|{'---|' * len(columns(profile))}")
+        lines += [_row(fault, profile, rows.get(fault.name, {})) for fault in faults]
+    return lines
+
+
+def _row(fault: Fault, profile: str, found: Row) -> str:
+    """One line of a table; checks, `error` and `missing` stand in the last column."""
+    demanded = {tuple(words.rsplit(" ", 1)) for words in fault.caught_by}
+    cells = defaultdict[str, list[str]](list)
+    order = {symbol: place for place, symbol in enumerate(SYMBOLS)}
+    for (where, what), count in sorted(found.items(), key=lambda i: order.get(i[0][1], 9)):
+        own = where in columns(profile) and what in (*SYMBOLS, "missing")
+        shown = f"{what[0] if what == 'contract' else what} {count}"
+        if not own:
+            shown = f"{where if where in CHECKS else what} {count}"
+        shown = f"**{shown}**" if (where, what) in demanded else shown
+        cells[where if own else CHECKED].append(shown)
+    name = f"`{fault.name}`" + (f" ({fault.dtype})" if fault.dtype != "float32" else "")
+    texts = (", ".join(cells[column]) for column in columns(profile))
+    return f"| {name} | {' | '.join(texts)} |"
+
+
+def _elsewhere(table: Table) -> list[str]:
+    """What catches faults outside the profile in which they are demonstrated."""
+    notes = dict[str, int]()
+    others = HOMES[1:]
+    pairs = sum(len(visiting(profile)) for profile in others)
+    alike = sum(bool(equivalent(f, profile)) for profile in others for f in visiting(profile))
+    lines = [
+        f"Rules of rewriting find their places in other profiles, too: {pairs} times in all. What",
+        "is shown is what catches the fault on the first case that does, cases being tried in a",
+        f"fixed order. In {alike} places it is the right formula after all, or nothing that a case",
+        "of the default tier could show; the notes say why.",
         "",
-        "## Not demonstrated",
-        "",
-        "These apply to profiles that have no cases yet: "
-        + ", ".join(f"`{fault.name}`" for fault in other)
-        + ".",
+        f"| fault | {' | '.join(SHORT[profile] for profile in others)} |",
+        f"|---|{'---|' * len(others)}",
+    ]
+    for fault in FAULTS.values():
+        cells = list[str]()
+        for profile in others:
+            if home(fault.name) == profile:
+                cells.append("above")
+            elif not has_place(fault.name, profile):
+                cells.append("")
+            elif reason := equivalent(fault, profile):
+                cells.append(f"note {notes.setdefault(reason, len(notes) + 1)}")
+            else:
+                found = [" ".join(pair) for pair in sorted(table[profile][fault.name])]
+                cells.append(", ".join(found[:2]))
+        if any(cell not in ("", "above") for cell in cells):
+            lines.append(f"| `{fault.name}` | {' | '.join(cells)} |")
+    lines += ["", *(f"{number}. {reason}." for reason, number in notes.items())]
+    return lines
+
+
+def _correct(alarms: Sequence[variants.Tally]) -> list[str]:
+    return [
         "",
         "## Correct variants",
         "",
         "Nothing may catch these; what is counted are cells with a verdict, over fresh draws of",
-        f"the random cases {', '.join(variants.FAMILIES)}.",
+        "random cases (`FAMILIES` in `tests/suite/variants.py`) of every profile that they offer.",
         "",
-        "| variant | dtype | cells | false alarms |",
-        "|---|---|---|---|",
-        *(f"| {t.name} | {t.dtype} | {t.cells} | {t.alarms} |" for t in alarms),
+        "| variant | dtype | draws | cells | false alarms |",
+        "|---|---|---|---|---|",
+        *(f"| {t.name} | {t.dtype} | {t.draws} | {t.cells} | {t.alarms} |" for t in alarms),
         "",
         _rate(alarms),
         "",
     ]
-    return "\n".join(lines)
 
 
 def _rate(alarms: Sequence[variants.Tally]) -> str:
@@ -136,45 +180,52 @@ def _rate(alarms: Sequence[variants.Tally]) -> str:
     )
 
 
-def _row(fault: Fault, found: Mapping[Finding, int]) -> str:
-    """One line of the table; `error` and `missing` stand in the column of the last quantity."""
-    demanded = {tuple(words.rsplit(" ", 1)) for words in fault.caught_by}
-    cells = defaultdict[str, list[str]](list)
-    order = {symbol: place for place, symbol in enumerate(SYMBOLS)}
-    for (where, what), count in sorted(found.items(), key=lambda i: order.get(i[0][1], 9)):
-        column = where if where in COLUMNS else QUANTITIES[-1]
-        shown = str(count) if what == "M" else f"{what[0] if what == 'contract' else what} {count}"
-        cells[column].append(f"**{shown}**" if (where, what) in demanded else shown)
-    name = f"`{fault.name}`" + (" (float64)" if fault.dtype == "float64" else "")
-    return f"| {name} | {' | '.join(', '.join(cells[column]) for column in COLUMNS)} |"
-
-
-def documented(text: str) -> dict[str, set[str]]:
-    """Fault → bold entries of the document's tables, as "A L"."""
-    result = dict[str, set[str]]()
+def documented(text: str) -> dict[str, dict[str, set[str]]]:
+    """Profile → fault → columns with bold entries, from the document's tables."""
+    result = dict[str, dict[str, set[str]]]()
+    profile = ""
     for line in text.splitlines():
+        if line.startswith("## "):
+            profile = line.removeprefix("## ").partition(":")[0]
         parts = [part.strip() for part in line.split("|")[1:-1]]
-        if len(parts) == len(COLUMNS) + 1 and parts[0].startswith("`"):
+        if profile in PROFILES and len(parts) > 1 and parts[0].startswith("`"):
             name = parts[0].split("`")[1]
-            result[name] = {
-                column for column, cell in zip(COLUMNS, parts[1:], strict=True) if "**" in cell
-            }
+            bold = zip(columns(profile), parts[1:], strict=True)
+            result.setdefault(profile, {})[name] = {column for column, cell in bold if "**" in cell}
     return result
+
+
+def _read(path: Path) -> Table:
+    """What an earlier measurement kept."""
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        profile: {
+            name: {(k.rsplit(" ", 1)[0], k.rsplit(" ", 1)[1]): v for k, v in row.items()}
+            for name, row in rows.items()
+        }
+        for profile, rows in plain.items()
+    }
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=0, help="draws for correct variants")
     parser.add_argument("--keep", type=Path, help="file that keeps what was measured")
+    parser.add_argument("--kept", type=Path, help="such a file, instead of measuring again")
+    parser.add_argument("-n", type=int, default=1, help="processes")
     given = parser.parse_args(list(arguments) if arguments is not None else None)
     started = time.monotonic()
-    table = {fault.name: kills(fault) for fault in demonstrable()}
+    table = _read(given.kept) if given.kept else measure(given.n)
     alarms = variants.measure(given.seeds)
     DOCUMENT.write_text(document(table, alarms), encoding="utf-8")
     if given.keep:
-        plain = {name: {" ".join(k): v for k, v in row.items()} for name, row in table.items()}
+        plain = {
+            profile: {name: {" ".join(k): v for k, v in row.items()} for name, row in rows.items()}
+            for profile, rows in table.items()
+        }
         given.keep.write_text(json.dumps(plain, ensure_ascii=False))
-    print(f"{DOCUMENT}: {len(table)} faults in {time.monotonic() - started:.0f} s")
+    count = sum(map(len, table.values()))
+    print(f"{DOCUMENT}: {count} faults in profiles, {time.monotonic() - started:.0f} s")
 
 
 if __name__ == "__main__":

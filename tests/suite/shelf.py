@@ -166,7 +166,28 @@ BEHAVIOUR: Final = (
 )
 """The right numbers, mostly, from a function that misbehaves."""
 
-FAULTY: Final = (*STRUCTURE, *NUMERICS, *BEHAVIOUR)
+HEADED: Final = (
+    _structure("masked_scores_at_1e4", A="L"),
+    _structure("mask_inverted", A="E L", C="B"),
+    _structure("mask_of_first_query", A="L"),
+    _structure("mask_without_triangle", A="L"),
+    _structure("mask_axes_collide", A="L"),
+    _structure("triangle_at_last_key", A="L"),
+    _structure("triangle_strict", A="L"),
+    _structure("heads_tiled", Ω="B"),
+    _structure("scale_not_heeded", A="L"),
+    _structure("empty_row_undefined", A="contract", C="contract"),
+    _structure("bias_scaled", A="L"),
+    _structure("heads_by_reshape", Ω="L"),
+    _structure("merged_by_reshape", C="L"),
+    _structure("scaled_by_all_heads", A="L"),
+    _structure("output_of_first_head", Y="L"),
+    _structure("positions_from_one", X="E B"),
+    _structure("tokens_sorted", X="E B"),
+)
+"""Other profiles: masks, heads, scales, and tables of embeddings."""
+
+FAULTY: Final = (*STRUCTURE, *NUMERICS, *BEHAVIOUR, *HEADED)
 
 CORRECT: Final = (
     Correct("correct_plain", ("float64", "float32", "bfloat16", "float16")),
@@ -180,6 +201,14 @@ CORRECT: Final = (
             *("scale_in_queries", "root_of_scale_on_both", "divided_by_root"),
             *("fused_weights", "einsum", "token_loop"),
             *("context_only", "odd_arrays", "talkative", "flushing_declared"),
+        )
+    ),
+    Correct("correct_heads", ("float64", "float32", "bfloat16", "float16")),
+    *(
+        Correct(f"correct_{name}", ("float32",))
+        for name in (
+            *("heads_lowest_then_zero", "heads_flash", "heads_loops", "heads_grouped_queries"),
+            *("heads_base_two", "heads_mask_as_bias", "layers_fused"),
         )
     ),
 )
