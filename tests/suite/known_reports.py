@@ -118,7 +118,7 @@ MASKS: Final = (
         "a penalty added inside what is compiled",
         "tensorflow/tensorflow#55682 huggingface/transformers#16838",
         f"bias-ignored {SDPA}/penalty/additive-scale/{MAIN}",
-        f"mask-fill-1e9 {SDPA}/empty-row/boolean/{SQUARE}",
+        f"bias-lowest-drops {SDPA}/penalty-row/additive/2x3x3x5x9x4x6",
     ),
     _kind(
         "a mask in another precision than the queries",
@@ -262,6 +262,12 @@ REST: Final = (
         f"tail-keys-dropped {SDPA}/normal/plain/{TILES}",
         f"last-rows-dropped {SDPA}/normal/plain/{TILES}",
         f"padding-counted {SDPA}/normal/plain/{MAIN}",
+    ),
+    _kind(
+        "values of another width than the keys",
+        "pytorch/pytorch#110832",
+        f"values-cut {SDPA}/penalty-row/additive/2x3x3x5x9x4x6",
+        f"scale-of-values {SDPA}/normal/plain/{UNGROUPED}",
     ),
     _kind(
         "float64 with a softmax in float32",
