@@ -103,7 +103,8 @@ def own_row(visit: Visit) -> Finding:
 def _blind(visit: Visit) -> Array:
     """Queries without keys, where those get the mean of all values, later ones included."""
     mean = visit.entry.declaration.conventions["empty_row"] == "mean"
-    return ~_kept(visit).any(-1) if mean and visit.case.masked else np.array(False)
+    seen = _kept(visit).any(-1) if mean and visit.case.masked else True
+    return np.logical_not(np.asarray(seen))
 
 
 def _rows(

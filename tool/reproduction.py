@@ -144,15 +144,15 @@ class _Entry:
         if self._profile == "multi_head_attention":
             width = self._sizes["c"] // self._sizes["h"]
             weights = self._known("A")[(*lead, j // width, i)]
-            values = self._known("V")[(*lead, slice(None), j)]
+            values = self._known("V")[tuple(lead)][:, j]
         elif self._profile == "dot_product_attention":
             weights = self._known("A")[(*lead, i)]
-            values = self._known("X")[(*lead, slice(None), j)]
+            values = self._known("X")[tuple(lead)][:, j]
             return {"A": weights, "X": values}, "value = A @ X"
         else:
             batch, _, keys = self._heads(lead)
             weights = self._known("A")[(*lead, i)]
-            values = self._known("V")[(*batch, *keys[0], slice(None), j)]
+            values = self._known("V")[(*batch, *keys[0])][:, j]
         return {"A": weights, "V": values}, "value = A @ V"
 
     def _result(self) -> Found:
@@ -187,7 +187,7 @@ class _Entry:
             parts["mask"], z = bias[kept], f"{z} + mask"
         value = f"value = (e / e.sum())[{int(np.sum(kept[:j]))}]"
         if self.quantity == "C":
-            parts["V"] = self._known("V")[(*batch, *keys[0], slice(None), j)][kept]
+            parts["V"] = self._known("V")[(*batch, *keys[0])][kept, j]
             value = "value = e / e.sum() @ V"
         return parts, f"{SOFTMAX.format(z=z)}\n{value}"
 

@@ -44,9 +44,9 @@ def run(
     backends: tuple[str, ...] = (),
     **options: Any,
 ) -> list[Result]:
-    """All results of some cases."""
+    """All results of some cases of the mission's profile."""
     results = list[Result]()
-    selection = Selection(backends, port, dtypes=dtypes, cases=cases)
+    selection = Selection(backends, port, ("attention",), dtypes, cases=cases)
     with Engine(selection, Options(**{"cache": False, "workers": 1, **options})) as engine:
         engine.run(results.append)
     return results
