@@ -103,8 +103,10 @@ def own_row(visit: Visit) -> Finding:
 def _blind(visit: Visit) -> Array:
     """Queries without keys, where those get the mean of all values, later ones included."""
     mean = visit.entry.declaration.conventions["empty_row"] == "mean"
-    seen = _kept(visit).any(-1) if mean and visit.case.masked else True
-    return np.logical_not(np.asarray(seen))
+    if not (mean and visit.case.masked):
+        return np.array(False)
+    blind: Array = ~_kept(visit).any(-1)
+    return blind
 
 
 def _rows(
