@@ -69,13 +69,20 @@ class Report:
         Those that this machine could not run at all are not offered on it.
         """
         offered = dict[tuple[str, str, str], bool]()
+        skipped, tried = set[tuple[str, str, str]](), set[tuple[str, str, str]]()
         for result in self.results:
             cell = result.cell
-            if not result.last or result.status == Status.SKIPPED:
+            if not result.last:
                 continue
             key = (cell.subject.id, cell.profile, cell.dtype)
+            if result.status == Status.SKIPPED:
+                skipped.add(key)
+                continue
+            if result.status != Status.UNSUPPORTED:
+                tried.add(key)
             offered[key] = offered.get(key, False) or result.decisive
-        return tuple(key for key, decisive in offered.items() if not decisive)
+        absent = skipped - tried
+        return tuple(key for key, decisive in offered.items() if not decisive and key not in absent)
 
     @property
     def stopped(self) -> int:

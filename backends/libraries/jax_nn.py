@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from qkvac.backends.adapter import Library, choose, require
+from qkvac.backends.adapter import Library, UnavailableError, choose, require
 from qkvac.backends.jax import Jax, Jit, devices, environment, versions
 
 __all__ = ["FUNCTIONS", "QKVAC", "devices", "environment", "open", "unavailable", "versions"]
@@ -67,3 +67,12 @@ class Eager(Library, Jax):
 
 class Compiled(Library, Jit):
     """Called within a function that `jit` compiled."""
+
+    def compile(self, *call: Any) -> Any:
+        """XLA's executable; the CPU has none for the product that is asked for in float16."""
+        try:
+            return super().compile(*call)
+        except ValueError as error:
+            if "is not supported by dot_general" not in str(error):
+                raise
+            raise UnavailableError(str(error)) from error
