@@ -121,6 +121,18 @@ class Jax(Adapter):
     def __init__(self, mode: str, device: str, functions: Functions) -> None:
         super().__init__(mode, device, functions)
         self.placement = table()[device]
+        self.dtype = ""
+        """Of the last call."""
+
+    def answer(self, profile: str, *arrays: Array | None, **keywords: Any) -> dict[str, Array]:
+        import jax
+
+        dtype = next(a.dtype.name for a in arrays if a is not None and a.dtype.kind not in "bi")
+        if self.dtype and dtype != self.dtype:
+            # What was compiled for another dtype, a gigabyte of it, is not asked for again.
+            jax.clear_caches()
+        self.dtype = dtype
+        return super().answer(profile, *arrays, **keywords)
 
     def check_settings(self) -> None:
         import jax
