@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac.backends.adapter import ModeError
+from qkvac.backends.adapter import ModeError, UnavailableError
 from qkvac.packages import adapter as module
 from qkvac.tests.suite.laboratory import Array, inside, refusal
 
@@ -147,6 +147,18 @@ def _two_batches(mode: str) -> str:
     return refusal(
         NotImplementedError, _opened("jax-nn", mode).scaled_dot_product_attention, x, x, x
     )
+
+
+def _float16() -> str:
+    x = np.ones((1, 2, 3, 4), np.float16)
+    return refusal(UnavailableError, _opened("jax-nn", "jit").scaled_dot_product_attention, x, x, x)
+
+
+def test_what_xla_has_no_product_for_is_skipped() -> None:
+    _needs()
+    eager = inside("jax-nn", _attend, "eager", [np.ones((1, 2, 3, 4), np.float16)] * 3)
+    np.testing.assert_array_equal(eager, 1)
+    assert "F16_F16_F32" in inside("jax-nn", _float16)
 
 
 def test_what_jax_nn_cannot_take_is_refused() -> None:

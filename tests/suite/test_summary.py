@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from qkvac.cells import Cell, Result, Status, Subject
+from qkvac.deviations import Deviation
 from qkvac.failures import command, explain, groups
 from qkvac.identity import Identity, identities
 from qkvac.report import NOT_PROVED, Report
@@ -105,6 +106,10 @@ def test_what_a_machine_cannot_run_and_what_is_not_offered_do_not_count() -> Non
     skipped = result("C", Status.SKIPPED, subject=JIT)
     refused = result("C", Status.UNSUPPORTED, dtype="float64", last=False)
     assert Report((result(), skipped, refused)).exit_status == 0
+    beside = result("C", Status.UNSUPPORTED, subject=JIT, case="hot/6x3x2")
+    assert Report((result(), skipped, beside)).exit_status == 0
+    coarse = result("C", Status.INDECISIVE, subject=JIT, case="hot/6x3x2")
+    assert Report((result(), skipped, beside, coarse)).exit_status == 3
 
 
 def test_a_pass_says_what_passed() -> None:
@@ -322,6 +327,16 @@ def test_a_ledger_that_differs_is_shown() -> None:
     text = " ".join(plain(Report((result(),), Roster((entry,)))).split())
     assert "conventions declared by my_port@cpu: empty row mean, mask True drops" in text
     assert "weight layout" not in text
+
+
+def test_known_deviations_of_what_did_not_run_are_counted() -> None:
+    entries = [
+        Deviation(name, "B", "it rounds", "not reported", source="f.toml, entry 1")
+        for name in ("my_port", "mlx/eager", "flax/*", "onnx/opset23", "onnx/opset24")
+    ]
+    text = " ".join(plain(Report((result(),), not_exercised=tuple(entries))).split())
+    assert "not exercised: f.toml, entry 1 (my_port: it rounds)" in text
+    assert "not exercised: 4 known deviations of mlx, flax, onnx" in text
 
 
 def test_bits_are_compared_within_a_profile() -> None:
