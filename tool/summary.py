@@ -5,6 +5,7 @@ Everything fits into 80 columns and is readable without colour.
 
 from __future__ import annotations
 
+import fnmatch
 import io
 from collections import Counter
 from typing import Final
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from qkvac.cells import Result, Status
 from qkvac.declaration import DEFAULT_CONVENTIONS
+from qkvac.deviations import Deviation
 from qkvac.failures import blocks
 from qkvac.report import FAILED, NOT_PROVED, NOT_RUN, PASSED, Report
 from qkvac.spec.attention import Arithmetic
@@ -125,8 +127,8 @@ def _not_offered(report: Report) -> list[str]:
     return [f"not offered by {_named(who)}: {', '.join(names)}" for names, who in alike.items()]
 
 
-def _named(subjects: list[str]) -> str:
-    return ", ".join(subjects) if len(subjects) <= FEW else f"{len(subjects)} subjects"
+def _named(names: list[str], kind: str = "subjects") -> str:
+    return ", ".join(names) if len(names) <= FEW else f"{len(names)} {kind}"
 
 
 def _left_out(report: Report) -> list[str]:
@@ -162,8 +164,21 @@ def _left_out(report: Report) -> list[str]:
             f"suspicious: {len(doubtful)} cells, first {doubtful[0].case} "
             f"{doubtful[0].quantity}: larger errors than rounding explains; --strict fails them"
         )
+    lines += _not_exercised(report)
+    return lines
+
+
+def _not_exercised(report: Report) -> list[str]:
+    """Known deviations that no cell met: of subjects that ran one by one, the others counted."""
+    ran = {result.cell.subject.name for result in report.results}
+    near, far = list[Deviation](), list[Deviation]()
     for known in report.not_exercised:
-        lines.append(f"not exercised: {known.source} ({known.backend}: {known.reason})")
+        met = any(fnmatch.fnmatchcase(name, known.backend) for name in ran)
+        (near if met else far).append(known)
+    lines = [f"not exercised: {k.source} ({k.backend}: {k.reason})" for k in near]
+    if far:
+        names = list(dict.fromkeys(known.backend.partition("/")[0] for known in far))
+        lines.append(f"not exercised: {len(far)} known deviations of {_named(names, 'backends')}")
     return lines
 
 
