@@ -46,7 +46,8 @@ def along_queries(mask: Array, scores: Array) -> Array:
     length = scores.shape[-2]
     rows = np.swapaxes(mask, -1, -2)[..., :length, :]
     missing = [*[(0, 0)] * (rows.ndim - 2), (0, length - rows.shape[-2]), (0, 0)]
-    return np.asarray(np.pad(rows, missing, constant_values=True))
+    padded: Array = np.pad(rows, missing, constant_values=True)
+    return padded
 
 
 def samples_as_heads(mask: Array, scores: Array) -> Array:
@@ -62,7 +63,7 @@ def misplaced_samples(mask: Array, scores: Array) -> Array:
         return mask
     samples, heads = mask.shape[-4], scores.shape[-3]
     place = np.arange(samples)[:, None] * heads + np.arange(heads)
-    return np.take(mask[..., 0, :, :], place % samples, axis=-3)
+    return np.asarray(np.take(mask[..., 0, :, :], place % samples, axis=-3))
 
 
 def either(given: Array, causal: Array) -> Array:
@@ -144,12 +145,13 @@ def lower(by: float) -> Callable[[Array, Array], Array]:
 
 def floored(mask: Array) -> Array:
     """An additive mask that drops nothing: −1e4 at least."""
-    return np.maximum(mask, mask.dtype.type(-1e4))
+    return np.asarray(np.maximum(mask, mask.dtype.type(-1e4)))
 
 
 def infinity_times(x: Array, mask: Array) -> Array:
     """(1 − mask) · −∞ added, which is NaN where a key is kept."""
-    return np.asarray(np.where(mask, np.nan, -np.inf).astype(x.dtype) + x)
+    added: Array = np.where(mask, np.nan, -np.inf).astype(x.dtype) + x
+    return added
 
 
 def maximum_of_all(x: Array, mask: Array) -> Array:

@@ -209,6 +209,7 @@ CORRECT: Final = (
         for name in (
             *("heads_lowest_then_zero", "heads_flash", "heads_loops", "heads_grouped_queries"),
             *("heads_base_two", "heads_mask_as_bias", "layers_fused"),
+            "no_weights",
         )
     ),
 )

@@ -134,6 +134,22 @@ def single(*, attend=PLAIN, causal=True):
     return attention
 
 
+def linear(*, attend=PLAIN):
+    """`attention_linear_layers` by a kernel with one head; weights are (c, d)."""
+
+    def project(X, W, b):
+        inner = wide(X.dtype)
+        result = X.astype(inner) @ W.T.astype(inner)
+        return (result if b is None else result + b.astype(inner)).astype(X.dtype)
+
+    def attention_linear_layers(X, Wq, Wk, Wv, bq, bk, bv):
+        Q, K, V = (project(X, W, b) for W, b in ((Wq, bq), (Wk, bk), (Wv, bv)))
+        found = attend(*(x[..., None, :, :] for x in (Q, K, V)))
+        return {"Q": Q, "K": K, "V": V, **{n: x[..., 0, :, :] for n, x in found.items()}}
+
+    return attention_linear_layers
+
+
 def embedding(tokens, E, P):
     """Rows of two tables, added."""
     inner = wide(E.dtype)

@@ -1,6 +1,6 @@
-"""Kernels, layers with heads, causal masks and embeddings, in plain NumPy."""
+"""Kernels, layers with heads, linear layers, causal masks and embeddings, in plain NumPy."""
 
-from _kernels import embedding, kernel, layer, single
+from _kernels import embedding, kernel, layer, linear, single
 
 QKVAC = {
     "dtypes": ["float64", "float32", "bfloat16", "float16"],
@@ -11,4 +11,5 @@ QKVAC = {
 scaled_dot_product_attention = kernel()
 multi_head_attention = layer()
 causal_attention = single()
+attention_linear_layers = linear()
 embedding = embedding
