@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from qkvac.differences import Difference, difference
 from qkvac.spec import faulty, rounding
 from qkvac.spec.attention import PROFILES, Arithmetic, Profile
 from qkvac.spec.cases import Case
@@ -219,41 +220,12 @@ def _by_equation(formulas: Sequence[Fault], answer: _Answer) -> Iterator[tuple[F
         yield from product(*choices)
 
 
-@dataclass(frozen=True)
-class _Difference:
-    """A reported quantity beside a candidate's, entry by entry."""
-
-    error: Array
-    """|reported − candidate|; infinite or NaN where one of them is not finite."""
-    limit: Array
-
-    @cached_property
-    def within(self) -> bool:
-        return bool(np.all(np.isfinite(self.error))) and bool(np.all(self.error <= self.limit))
-
-    def left(self, declared: _Difference) -> float | None:
-        """The share of the deviation from the declared values that is left; None without one.
-
-        Entries outside the declared limits count, in units of these; where only bits are wrong,
-        all entries.
-        """
-        with np.errstate(all="ignore"):
-            outside = ~(declared.error <= declared.limit)
-            unit = np.where(outside & (declared.limit > 0), declared.limit, 1.0)
-            counted = outside if outside.any() else np.ones_like(outside)
-            deviation = np.sum((declared.error / unit)[counted])
-            rest = np.sum((self.error / unit)[counted])
-        if not np.isfinite(deviation):
-            return 0.0
-        return float(rest / deviation) if deviation > 0 else None
-
-
 class _Answer:
     """A sample, and what has been evaluated on its operands already."""
 
     def __init__(self, sample: Sample) -> None:
         self.sample = sample
-        self._compared = dict[tuple[Program, str, bool], _Difference | None]()
+        self._compared = dict[tuple[Program, str, bool], Difference | None]()
 
     @cached_property
     def profile(self) -> Profile:
@@ -334,7 +306,7 @@ class _Answer:
         tensors = set(self.program.equation(name).operands) & set(self.program.tensors)
         return tensors <= known
 
-    def compare(self, candidate: Program, name: str, carry: bool = False) -> _Difference | None:
+    def compare(self, candidate: Program, name: str, carry: bool = False) -> Difference | None:
         """A reported quantity beside what the candidate makes of the reported operands.
 
         `carry` has it carried out in the port's dtype, like poor arithmetic. None where the
@@ -353,7 +325,7 @@ class _Answer:
 
     def _known(
         self, part: Program, candidate: Program, name: str, carry: bool
-    ) -> _Difference | None:
+    ) -> Difference | None:
         # Derived parameters have the same values in all candidates.
         poor = carry or _is_poor(part)
         key = (part, name, poor)
@@ -363,7 +335,7 @@ class _Answer:
 
     def _compare(
         self, part: Program, candidate: Program, name: str, poor: bool
-    ) -> _Difference | None:
+    ) -> Difference | None:
         sample, value = self.sample, self.sample.outputs[name]
         given = [tensor.name for tensor in part.inputs if tensor.name not in self.inputs]
         sizes = derived(self.program, candidate, sample.case.bindings)
@@ -375,7 +347,7 @@ class _Answer:
             limit = self._limit(part, self._operands(part), sizes, name, given, poor)
         except Exception:  # what cannot be evaluated for these operands explains nothing
             return None
-        return _difference(value.astype(np.float64), expected, limit, sample.dtype)
+        return difference(value.astype(np.float64), expected, limit, sample.dtype)
 
     def _operands(self, part: Program) -> dict[str, Any]:
         outputs = self.sample.outputs
@@ -409,12 +381,3 @@ class _Answer:
 
 def _is_poor(program: Program) -> bool:
     return any(faulty.is_poor(operation) for operation in operations(program))
-
-
-def _difference(value: Array, expected: Array, limit: Array, dtype: str) -> _Difference:
-    largest = FORMATS[dtype].largest
-    with np.errstate(all="ignore"):
-        beyond = np.abs(expected) > largest
-        expected = np.where(beyond, np.copysign(np.inf, expected), expected)
-        same = (value == expected) | (np.isnan(value) & np.isnan(expected))
-        return _Difference(np.where(same, 0.0, np.abs(value - expected)), limit)

@@ -105,8 +105,7 @@ def _blind(visit: Visit) -> Array:
     mean = visit.entry.declaration.conventions["empty_row"] == "mean"
     if not (mean and visit.case.masked):
         return np.array(False)
-    blind: Array = ~_kept(visit).any(-1)
-    return blind
+    return np.asarray(~_kept(visit).any(-1))
 
 
 def _rows(

@@ -69,7 +69,7 @@ def run(
 ) -> tuple[list[Result], Mapping[str, int]]:
     """All results of some cases, and how often the program was started."""
     results = list[Result]()
-    selection = Selection(port=port, dtypes=dtypes, cases=cases, declare=declare)
+    selection = Selection((), port, ("attention",), dtypes, cases=cases, declare=declare)
     with Engine(selection, Options(**{"cache": False, "workers": 1, **options})) as engine:
         engine.run(results.append)
     return results, engine.starts
@@ -375,7 +375,7 @@ def test_python_takes_a_command_too(tmp_path: Path) -> None:
 
 
 def test_a_cell_can_be_asked_for_alone(tmp_path: Path) -> None:
-    selection = Selection(port=program(tmp_path), dtypes=("float32",), cases=(SMALL, OTHER))
+    selection = Selection((), program(tmp_path), ("attention",), ("float32",), cases=(SMALL, OTHER))
     with Engine(selection, Options(cache=False)) as engine:
         cells = [cell for cell in engine.cells if cell.quantity == "C"]
         assert {engine.result(cell).status for cell in cells} == {"passed"}
