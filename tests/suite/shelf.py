@@ -168,10 +168,10 @@ BEHAVIOUR: Final = (
 
 HEADED: Final = (
     _structure("masked_scores_at_1e4", A="L"),
-    _structure("mask_inverted", A="E L", C="B"),
+    _structure("mask_inverted", A="L", C="B"),
     _structure("mask_of_first_query", A="L"),
     _structure("mask_without_triangle", A="L"),
-    _structure("mask_axes_collide", A="L"),
+    _structure("mask_axes_collide", Ω="error", A="L"),
     _structure("triangle_at_last_key", A="L"),
     _structure("triangle_strict", A="L"),
     _structure("heads_tiled", Ω="B"),
