@@ -2,7 +2,7 @@
 
 `ops` is the function `keras.ops.dot_product_attention`, `layer` the layer `MultiHeadAttention`,
 which calls that function, and `scores` the same layer asked for its scores, which takes another
-path. Where key heads are shared the layer is `GroupedQueryAttention`. The layers are given queries,
+path. Where key heads are shared the layer is `GroupQueryAttention`. The layers are given queries,
 keys and values through projections that change nothing: the heads' columns side by side, times an
 identity matrix.
 """
@@ -128,9 +128,9 @@ def by_layer(scores: bool) -> Callable[..., dict[str, Any]]:
                 h, d, value_dim=v, output_shape=h * v, use_bias=False, dtype=dtype
             )
         elif v == d:
-            made = layers.GroupedQueryAttention(d, h, g, use_bias=False, dtype=dtype)
+            made = layers.GroupQueryAttention(d, h, g, use_bias=False, dtype=dtype)
         else:
-            raise NotImplementedError("GroupedQueryAttention has one head_dim for keys and values")
+            raise NotImplementedError("GroupQueryAttention has one head_dim for keys and values")
         query, key, value = (side_by_side(four_axes(x, leading)) for x in (Q, K, V))
         made.build(query.shape, value.shape, key.shape)
         made.set_weights(
