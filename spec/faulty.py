@@ -253,8 +253,10 @@ _RULES: Mapping[str, Rule] = {
     "penalised": _penalised,
     "unit": _unit,
     **dict.fromkeys(("fill_100", "fill_1e4", "fill_1e9", "fill_lowest", "floored"), _kept),
-    **dict.fromkeys(("empty_undefined", "empty_uniform", "empty_first", "beside_empty"), _kept),
-    **dict.fromkeys(("lowered_1e4", "lowered_1e9", "infinity_times"), _moved_by_constant),
+    **dict.fromkeys(("empty_undefined", "empty_first", "beside_empty"), _kept),
+    **dict.fromkeys(
+        ("lowered_1e4", "lowered_1e9", "infinity_times", "empty_uniform"), _moved_by_constant
+    ),
     "mean_of_heads": _mean(-3),
     "mean_of_samples": _mean(0),
     "softmax_of_samples": _of_samples,
