@@ -241,7 +241,7 @@ class Keras(Library):
         self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         before = self.fused_calls
-        results = super().run(profile, tensors, keywords)
+        results: Mapping[str, Any] = super().run(profile, tensors, keywords)  # type: ignore[safe-super]
         calls = self.fused_calls - before
         if calls != (self.mode != "scores"):
             raise ModeError(f"{self.mode} ran with {calls} calls of dot_product_attention")
@@ -250,7 +250,7 @@ class Keras(Library):
     def evidence(self) -> dict[str, Any]:
         import keras
 
-        return super().evidence() | {
+        return super().evidence() | {  # type: ignore[safe-super]
             "keras_backend": keras.backend.backend(),
             "floatx": keras.config.floatx(),
             "fused_calls": self.fused_calls,
