@@ -197,7 +197,8 @@ def readings(
 
     Each is the reported tensors it starts from, in the order of the text, and the equations to
     evaluate. Tensors computed from the profile's inputs alone (Q, K, V) are never replaced:
-    that would make every reading as loose as clause B.
+    that would make every reading as loose as clause B. Where none of them is reported, the last
+    reading starts from the inputs, and is clause B.
     """
     own = {tensor.name for tensor in program.inputs}
     replaceable = [
@@ -210,7 +211,8 @@ def readings(
         for replaced in combinations(replaceable, count):
             part = program.restricted(reported - set(replaced), name)
             given = tuple(tensor.name for tensor in part.inputs if tensor.name not in own)
-            if given and given not in seen:
+            # Without anything reported in the direct reading there is nothing to replace.
+            if given not in seen and (given or seen):
                 seen.add(given)
                 yield given, part
 

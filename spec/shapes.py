@@ -238,8 +238,9 @@ def check(
         tensor.name: Shape((*(lead if _carries_batch(tensor) else ()), *declared[tensor.name]))
         for tensor in program.inputs
     }
-    for name, shape in (given or {}).items():
-        inputs[name] = Shape(tuple(map(Axis.size, shape)))
+    inputs |= {
+        name: Shape(tuple(map(Axis.size, sizes_of))) for name, sizes_of in (given or {}).items()
+    }
     try:
         results: dict[str, Shape] = equations.evaluate(program, algebra, inputs, bound, fold=fold)
     except ShapeError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -142,7 +143,7 @@ class CommandRunner:
         """By dtype and case: the folder of the outputs, or what became of the call."""
         self._silent = 0
         self._run: Run | None = None
-        self._closed = False
+        self._interrupted = threading.Event()
 
     def expect(self, jobs: Iterable[Job]) -> None:
         """Says which jobs will be asked for, so that they can be put to the program at once."""
@@ -166,13 +167,13 @@ class CommandRunner:
 
     def interrupt(self) -> None:
         """Kills the program if it runs, and refuses to start it again; from any thread."""
-        self._closed = True
+        self._interrupted.set()
         if (run := self._run) is not None:
             run.kill()
 
     def close(self) -> None:
         """Ends the program if it runs, and deletes its files."""
-        self._closed = True
+        self._interrupted.set()
         if self._run is not None:
             self._run.end()
         self._folder.cleanup()
@@ -205,7 +206,7 @@ class CommandRunner:
         """Calls the program for some jobs; how it ended, and the folder for its outputs."""
         folder = Path(self._folder.name, str(self.starts))
         inputs, outputs = folder / "inputs", folder / "outputs"
-        if self._closed:
+        if self._interrupted.is_set():
             return Ending("skipped", "the run was ended"), outputs
         self.starts += 1
         inputs.mkdir(parents=True)
@@ -220,7 +221,7 @@ class CommandRunner:
             if self.starts == 1:
                 raise
             return Ending("error", str(error)), outputs
-        if self._closed:
+        if self._interrupted.is_set():
             self._run.kill()
         progress = partial(_count, places)
         return self._run.finish(progress, self._timeout), outputs

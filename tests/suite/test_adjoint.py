@@ -205,7 +205,7 @@ def test_gradients_are_the_limits_of_differences(profile: str, variant: str) -> 
         for name, towards in directions(inputs, forward).items():
 
             def value(step: float, name: str = name, towards: Array = towards) -> arb:
-                values = {
+                values: dict[str, Any] = {
                     t.name: algebra.constant(inputs[t.name]) if t.kind == "real" else inputs[t.name]
                     for t in forward.inputs
                 }

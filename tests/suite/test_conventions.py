@@ -39,7 +39,7 @@ def kept(frame: Frame) -> Array:
 
 
 def boolean(frame: Frame) -> Inputs:
-    return {**operands(frame), "mask": kept(frame)}  # type: ignore[dict-item]
+    return {**operands(frame), "mask": kept(frame)}
 
 
 def additive(frame: Frame) -> Inputs:
@@ -73,7 +73,8 @@ def reference(
     keep = np.ones((Q.shape[2], K.shape[2]), bool)
     if attributes.get("causal"):
         late = conventions.get("causal_alignment") == "bottom-right"
-        keep = np.tri(*keep.shape, keep.shape[1] - keep.shape[0] if late else 0, dtype=bool)
+        rows, keys = keep.shape
+        keep = np.tri(rows, keys, keys - rows if late else 0, dtype=bool)
     bias = np.zeros(keep.shape)
     if (mask := inputs.get("mask")) is not None:
         if mask.dtype == np.bool_:
@@ -132,7 +133,7 @@ def test_another_empty_row_than_declared_fails(mask: str, declared: str, answere
 def test_another_alignment_than_declared_fails(
     sizes: dict[str, int], declared: str, answered: str
 ) -> None:
-    asked = case(causal=True, **sizes)
+    asked = case("", True, None, **sizes)
     found = statuses(
         asked, "float32", {"causal_alignment": declared}, {"causal_alignment": answered}
     )

@@ -122,15 +122,17 @@ def changed(program: Program, name: str, to: Any) -> Program:
 def without(*names: str) -> Any:
     """Drops the terms of a sum that refer to one of `names`."""
 
+    dropped: tuple[Expr, ...] = tuple(map(Ref, names))
+
     def kept(node: Expr) -> Expr:
         if isinstance(node, Op) and node.name == "sum_to":
             return replace(node, args=(kept(node.args[0]), *node.args[1:]))
         if isinstance(node, Op) and node.name == "add":
             left, right = node.args
-            if isinstance(right, Op) and right.args[0] in map(Ref, names):
+            if isinstance(right, Op) and right.args[0] in dropped:
                 return kept(left)
             return replace(node, args=(kept(left), right))
-        if isinstance(node, Op) and node.args[0] in map(Ref, names):
+        if isinstance(node, Op) and node.args[0] in dropped:
             return Op("multiply", (node, Number(Fraction(0))))
         return node
 

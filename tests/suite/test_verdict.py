@@ -130,6 +130,17 @@ def test_readings_never_start_from_the_inputs_of_the_scores() -> None:
     assert named["C"] == [("V", "A"), ("V", "Ω"), ("Q", "K", "V")]
 
 
+def test_readings_of_a_kernel_end_at_its_inputs() -> None:
+    program = PROFILES["scaled_dot_product_attention"].program()
+    named = {
+        name: [g for g, _ in clauses.readings(program, name, frozenset("ΩA") - {name})]
+        for name in "ΩAC"
+    }
+    assert named == {"Ω": [], "A": [("Ω",)], "C": [("A",), ("Ω",)]}
+    alone = [g for g, _ in clauses.readings(program, "C", frozenset("A"))]
+    assert alone == [("A",), ()]
+
+
 def test_weights_and_context_may_come_from_different_paths() -> None:
     """A from float32 scores near 30000, C from float64: only the second reading of C holds."""
     case_id = next(c.id for c in cases.cases("attention") if "shift" in c.id and "30000" in c.id)
