@@ -9,6 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
+from qkvac.declaration import DTYPES
 from qkvac.ledger import ledger
 from qkvac.ports import FUNCTIONS
 from qkvac.registry import Backend, backends
@@ -16,6 +17,7 @@ from qkvac.selection import Selection, find_case, profiles_with_cases
 from qkvac.spec import text
 from qkvac.spec.attention import (
     CONVENTIONS,
+    DECLARED,
     PROFILES,
     SPEC_VERSION,
     Arithmetic,
@@ -30,9 +32,9 @@ Array = np.ndarray[Any, Any]
 
 def spec_text(name: str, form: str) -> str:
     """A profile as text, LaTeX or JSON; raises UsageError for an unknown one."""
-    if name not in PROFILES:
-        raise unknown("profile", name, PROFILES)
-    profile = PROFILES[name]
+    if name not in DECLARED:
+        raise unknown("profile", name, DECLARED)
+    profile = DECLARED[name]
     if form == "json":
         return json.dumps(text.to_json(profile), ensure_ascii=False, indent=1)
     if form == "latex":
@@ -51,7 +53,8 @@ def spec_text(name: str, form: str) -> str:
     if profile.budget:
         count, turned = profile.budget.products, profile.budget.transpositions
         lines.append(f"takes {count} matrix products and {turned} transposition")
-    needed = sorted({word for case in cases(name) for word in case.needs})
+    asked = cases(name) if name in PROFILES else ()
+    needed = sorted({word for case in asked for word in case.needs})
     if needed:
         lines.append(f"some cases need what a port declares in `supports`: {', '.join(needed)}")
     if matters := ledger(name):
@@ -95,11 +98,11 @@ def show_backends(form: str) -> None:
             rows.add_row(
                 f"{backend.name}/{mode}",
                 backend.version,
-                " ".join(declared.dtypes),
+                "all four" if len(declared.dtypes) == len(DTYPES) else " ".join(declared.dtypes),
                 " ".join(declared.devices),
                 backend.obstacle(mode) or "runs",
             )
-    for column in rows.columns:
+    for column in rows.columns[2:]:
         column.no_wrap = False
     console = Console(highlight=False)
     console.print(rows)
