@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qkvac.cells import Cell, Result, Status
+from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.checks import CHECKS
 from qkvac.deviations import Deviation, Deviations, read
 from qkvac.environment import cpu_features
@@ -142,7 +142,7 @@ def test_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_every_own_entry_speaks_of_a_backend_and_a_case_of_the_spec() -> None:
-    subjects = [f"{name}/{mode}" for name in OWN for mode in backend(name).modes]
+    subjects = [Subject(name, mode, "cpu").name for name in OWN for mode in backend(name).modes]
     for known in Deviations.load().entries:
         assert any(fnmatch.fnmatchcase(name, known.backend) for name in subjects), known
         matched = [
