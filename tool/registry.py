@@ -60,8 +60,13 @@ class Backend:
 
     @cached_property
     def lacking(self) -> tuple[str, ...]:
-        """Distributions that it needs and that are not installed."""
-        return tuple(name for name in self.declaration.requires if not _is_there(name))
+        """Distributions that it needs and that are not installed; they are not imported.
+
+        Those of our own adapters are looked for by the module that bears their name, because
+        another distribution may bring it.
+        """
+        found = _has_module if self.package is None else _version
+        return tuple(name for name in self.declaration.requires if not found(name))
 
     @cached_property
     def version(self) -> str:
@@ -127,10 +132,8 @@ def backends() -> tuple[Backend, ...]:
     return tuple(map(backend, names()))
 
 
-def _is_there(distribution: str) -> bool:
-    """Whether a distribution is installed, or a module of its name there; nothing is imported."""
-    module = distribution.replace("-", "_")
-    return bool(_version(distribution)) or importlib.util.find_spec(module) is not None
+def _has_module(distribution: str) -> bool:
+    return importlib.util.find_spec(distribution.replace("-", "_")) is not None
 
 
 def _version(distribution: str) -> str:

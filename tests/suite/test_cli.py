@@ -359,16 +359,17 @@ def test_ctrl_c_ends_with_130_and_what_was_found(tmp_path: Path) -> None:
             return plain(X, *W)
         """,
     )
-    signalled = tmp_path / "now"
+    signalled, record = tmp_path / "now", tmp_path / "run.jsonl"
     process = qkvac_process(
-        *("check", port, "--dtype", "float32", "--case", SMALL, "--case", MAIN),
+        *("check", port, "--profile", "attention", "--dtype", "float32"),
+        *("--case", SMALL, "--case", MAIN, "--record", str(record)),
         QKVAC_TEST_SIGNAL=str(signalled),
     )
     started = time.monotonic()
-    while not signalled.exists():
+    # The small case is judged, and written down, while the port sleeps over the other one.
+    while not (signalled.exists() and f"{SMALL}-C" in record.read_text(encoding="utf-8")):
         assert time.monotonic() - started < 60
         time.sleep(0.05)
-    time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err

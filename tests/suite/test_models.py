@@ -114,7 +114,20 @@ def test_shapes_that_a_model_does_not_take_are_unsupported(
 ) -> None:
     port = model(tmp_path, sizes=(33, 20, 7))
     with pytest.raises(SystemExit) as ended:
-        main(["check", port, "--case", SMALL, "--case", MAIN, "--format", "json"])
+        main(
+            [
+                "check",
+                port,
+                "--profile",
+                "attention",
+                "--case",
+                SMALL,
+                "--case",
+                MAIN,
+                "--format",
+                "json",
+            ]
+        )
     assert ended.value.code == 0
     results = json.loads(capsys.readouterr().out)["results"]
     small = [result for result in results if SMALL in result["cell"]]

@@ -135,7 +135,7 @@ def test_the_metadata_names_extras_and_entry_points(installed: Path) -> None:
 def test_the_wheel_runs_on_numpy_alone(alone: tuple[Path, ...], tmp_path: Path) -> None:
     where = run([sys.executable, "-c", "import qkvac; print(qkvac.__file__)"], tmp_path, *alone)
     assert where.startswith(str(alone[1]))
-    command = [sys.executable, "-m", "qkvac", "run", "--case", "worked-example/*"]
+    command = [sys.executable, "-m", "qkvac", "run", "--case", "attention/worked-example/*"]
     printed = run(command, tmp_path, *alone)
     assert "numpy/eager" in printed
     assert "IDENTICAL" in printed
@@ -228,7 +228,7 @@ def test_the_automation_runs_the_readmes_own_command() -> None:
     assert "set -euo pipefail" in script
     assert os.access(ROOT / ".ci/run", os.X_OK)
     for command in (
-        ".venv/bin/pip install --quiet -c constraints.txt -e '.[all,dev]'",
+        ".venv/bin/pip install --quiet -c constraints.txt -e '.[libraries,dev]'",
         ".venv/bin/pytest -n 2",
     ):
         assert command in script

@@ -31,7 +31,7 @@ def attention(X, Wq, Wk, Wv):
     A = E / E.sum(axis=1, keepdims=True)
     return {"Q": Q, "K": K, "V": V, "scores": scores, "A": A, "C": A @ V}
 """
-CONFORMANCE = ("--pyargs", "qkvac.tests.conformance", "--qkvac-case", "worked-example/*")
+CONFORMANCE = ("--pyargs", "qkvac.tests.conformance", "--qkvac-case", "attention/worked-example/*")
 PROBE = """
 import sys
 
