@@ -54,13 +54,13 @@ class Case:
     def needs(self) -> frozenset[str]:
         """What a port must support, beyond two-dimensional, non-empty, contiguous inputs.
 
-        The profiles with heads have leading axes anyway.
+        What kernels implement has leading axes anyway.
         """
         axes = self.sizes
         words = {
             "layouts": bool(self.layouts),
             "empty": 0 in (*axes.values(), *self.batch),
-            "batches": bool(self.batch) and self.profile not in WITH_HEADS,
+            "batches": bool(self.batch) and self.profile != WITH_SAMPLES,
             "grouped_heads": axes.get("g") != axes.get("h") and "g" in axes,
             "masks": self.masked,
             "scale": "scale" in self.attributes,
@@ -121,7 +121,7 @@ class Case:
         return {name: draws.stored(value, dtype) for name, value in self.recipe(frame).items()}
 
 
-WITH_HEADS: Final = ("scaled_dot_product_attention", "multi_head_attention")
+WITH_SAMPLES: Final = "scaled_dot_product_attention"
 
 WIDE: Final = ("float64", "float32")
 TALL: Final = ("float64", "float32", "bfloat16")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import permutations, product
@@ -140,7 +141,11 @@ def _explained(make: Maker, answers: Sequence[_Answer], deadline: float) -> floa
     """The largest share left by a candidate; None if it does not explain some answer."""
     worst = 0.0
     for answer in answers:
-        left = answer.left(make(answer.program)) if time.monotonic() < deadline else None
+        left = None
+        if time.monotonic() < deadline:
+            # What cannot be made of these equations, or computed for these sizes, explains nothing.
+            with suppress(Exception):
+                left = answer.left(make(answer.program))
         if left is None:
             return None
         worst = max(worst, left)
@@ -160,15 +165,17 @@ def _together(
         for fault in faults
         if fault.structural
         and fault.program(program)
-        and (first.changed(_of(fault, program)) & wrong or not first.complete)
+        and (_changed(first, _of(fault, program)) & wrong or not first.complete)
     ]
     for chosen, make in _candidates(formulas, first):
         if time.monotonic() > deadline:
             return
-        candidate = make(program)
-        if first.complete and not wrong <= first.changed(candidate):
-            continue
-        if not first.plausible(candidate):
+        possible = False
+        with suppress(Exception):
+            candidate = make(program)
+            fits = not first.complete or wrong <= first.changed(candidate)
+            possible = fits and first.plausible(candidate)
+        if not possible:
             continue
         left = _explained(make, answers, deadline)
         if left is not None:
@@ -183,12 +190,19 @@ def _candidates(
     program = answer.program
     for chosen in _by_equation(formulas, answer):
         yield chosen, partial(_with, tuple(rule for fault in chosen for rule in fault.rules))
-    changed = {fault.name: answer.changed(_of(fault, program)) for fault in formulas}
+    changed = {fault.name: _changed(answer, _of(fault, program)) for fault in formulas}
     for one, two in permutations(formulas, 2):
         if changed[one.name] & changed[two.name]:
             yield (one, two), partial(_in_turn, one, two)
         elif one.name < two.name:
             yield (one, two), partial(_with, (*one.rules, *two.rules))
+
+
+def _changed(answer: _Answer, candidate: Program) -> frozenset[str]:
+    """Which quantities a candidate changes; none where it cannot be computed for the answer."""
+    with suppress(Exception):
+        return frozenset(answer.changed(candidate))
+    return frozenset()
 
 
 def _of(fault: Fault, program: Program) -> Program:
@@ -211,7 +225,7 @@ def _by_equation(formulas: Sequence[Fault], answer: _Answer) -> Iterator[tuple[F
         suited = []
         for fault in formulas:
             candidate = _of(fault, answer.program)
-            if answer.changed(candidate) == {name}:
+            if _changed(answer, candidate) == {name}:
                 difference = answer.compare(candidate, name)
                 if difference is not None and difference.within:
                     suited.append(fault)

@@ -37,8 +37,9 @@ def _hull(outputs: Outputs, unit: float) -> bool | None:
     """Every context vector lies between the smallest and the largest value of each column."""
     if not {"V", "C"} <= outputs.keys() or not outputs["V"].size:
         return None
-    low, high = outputs["V"].min(axis=-2), outputs["V"].max(axis=-2)
-    room = SLACK * unit * np.abs(outputs["V"]).max(axis=-2)
+    values = outputs["V"]
+    low, high = values.min(axis=-2, keepdims=True), values.max(axis=-2, keepdims=True)
+    room = SLACK * unit * np.abs(values).max(axis=-2, keepdims=True)
     return bool(np.all((outputs["C"] >= low - room) & (outputs["C"] <= high + room)))
 
 

@@ -66,10 +66,11 @@ class Report:
     def undecided(self) -> tuple[tuple[str, str, str], ...]:
         """(subject id, profile, dtype) that were offered and have no decisive pass of the result.
 
-        Those that this machine could not run at all are not offered on it.
+        What this machine could not run at all is not offered on it; nor is what a mode of an
+        adapter declines whatever the case, since profiles are declared for all of its modes.
         """
         offered = dict[tuple[str, str, str], bool]()
-        skipped, tried = set[tuple[str, str, str]](), set[tuple[str, str, str]]()
+        skipped, declined, tried = (set[tuple[str, str, str]]() for _ in range(3))
         for result in self.results:
             cell = result.cell
             if not result.last:
@@ -80,8 +81,12 @@ class Report:
                 continue
             if result.status != Status.UNSUPPORTED:
                 tried.add(key)
-            offered[key] = offered.get(key, False) or result.decisive
-        absent = skipped - tried
+            elif cell.subject.port is None:
+                declined.add(key)
+            # A listed deviation is proved as well as a pass.
+            proved = result.decisive or result.status == Status.KNOWN_DEVIATION
+            offered[key] = offered.get(key, False) or proved
+        absent = (skipped | declined) - tried
         return tuple(key for key, decisive in offered.items() if not decisive and key not in absent)
 
     @property

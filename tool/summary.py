@@ -73,13 +73,14 @@ def _models(report: Report) -> list[str]:
     quantities = [result for result in report.results if not result.cell.is_check]
     inner = [result for result in quantities if not result.last]
     if (
-        inner
+        any(result.cell.quantity != "Ω" for result in inner)
         and any(r.decisive and r.last for r in quantities)
         and all(r.status in NOT_RUN for r in inner)
     ):
+        sharper = [name for name in dict.fromkeys(r.cell.quantity for r in inner) if name != "Ω"]
         lines.append(
             "nothing before the result is returned, so errors smaller than its bound stay unseen; "
-            "returning Q, K, V and A makes the test sharper"
+            f"returning {' and '.join(sharper)} makes the test sharper"
         )
     return lines
 
@@ -176,7 +177,7 @@ def _not_exercised(report: Report) -> list[str]:
         met = any(fnmatch.fnmatchcase(name, known.backend) for name in ran)
         (near if met else far).append(known)
     lines = [f"not exercised: {k.source} ({k.backend}: {k.reason})" for k in near]
-    if far:
+    if far and not any(entry.subject.port is not None for entry in report.roster.entries):
         names = list(dict.fromkeys(known.backend.partition("/")[0] for known in far))
         lines.append(f"not exercised: {len(far)} known deviations of {_named(names, 'backends')}")
     return lines

@@ -20,7 +20,7 @@ QKVAC: Final[dict[str, Any]] = {
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
     "profiles": ("multi_head_attention",),
-    "supports": ("empty", "layouts"),
+    "supports": ("batches", "empty", "layouts"),
     "deterministic": True,
     "arithmetic": {"softmax": "fused", "flushes": False, "bfloat16": {"flushes": True}},
 }
