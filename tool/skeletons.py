@@ -85,7 +85,8 @@ return A, A @ X""",
     "scaled_dot_product_attention": """\
 group = Q.shape[-3] // max(K.shape[-3], 1)
 K, V = np.repeat(K, group, axis=-3), np.repeat(V, group, axis=-3)
-S = Q @ K.swapaxes(-1, -2) * Q.dtype.type(1 / np.sqrt(Q.shape[-1]) if scale is None else scale)
+scale = 1 / np.sqrt(Q.shape[-1]) if scale is None else scale
+S = Q @ K.swapaxes(-1, -2) * Q.dtype.type(scale)
 keep = np.tri(*S.shape[-2:], dtype=bool) if causal else np.ones(S.shape[-2:], bool)
 if mask is not None:
     keep = keep & (mask if mask.dtype == bool else mask > -np.inf)
