@@ -17,6 +17,7 @@ from qkvac.cells import Result, Status
 from qkvac.declaration import DEFAULT_CONVENTIONS
 from qkvac.deviations import Deviation
 from qkvac.failures import blocks
+from qkvac.findings import listed
 from qkvac.report import FAILED, NOT_PROVED, NOT_RUN, PASSED, Report
 from qkvac.spec.attention import Arithmetic
 from qkvac.tables import tables
@@ -73,14 +74,15 @@ def _models(report: Report) -> list[str]:
     quantities = [result for result in report.results if not result.cell.is_check]
     inner = [result for result in quantities if not result.last]
     if (
-        any(result.cell.quantity != "Ω" for result in inner)
+        any(r.status == Status.NOT_REPORTED and r.cell.quantity != "Ω" for r in inner)
         and any(r.decisive and r.last for r in quantities)
         and all(r.status in NOT_RUN for r in inner)
     ):
-        sharper = [name for name in dict.fromkeys(r.cell.quantity for r in inner) if name != "Ω"]
+        absent = [r.cell.quantity for r in inner if r.status == Status.NOT_REPORTED]
+        sharper = [name for name in dict.fromkeys(absent) if name != "Ω"]
         lines.append(
             "nothing before the result is returned, so errors smaller than its bound stay unseen; "
-            f"returning {' and '.join(sharper)} makes the test sharper"
+            f"returning {listed(sharper)} makes the test sharper"
         )
     return lines
 

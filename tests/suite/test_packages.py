@@ -101,7 +101,7 @@ def test_a_package_is_listed_and_run(site: Site) -> None:
     assert rows["mine/eager"].split()[1:] == ["1.5", "float64", "float32", "cpu", "runs"]
     assert "needs a faster machine" in rows["mine/fast"]
 
-    words = ("run", "-b", "mine", "-b", "numpy", "--case", MAIN, "--format", "json")
+    words = ("run", "-b", "mine", "-b", "numpy", "--case", f"attention/{MAIN}", "--format", "json")
     status, out, err = site.command(*words)
     assert (status, err) == (0, "")
     results = json.loads(out)["results"]
@@ -118,7 +118,9 @@ def test_broken_packages_leave_the_rest_alone(site: Site) -> None:
     more = {"numpy": "broken_0", "absent": "no_such_module", "a/b": "broken_0", "value": "a:b:c"}
     site.install("more", more)
     site.install("same", {"mine": "broken_0"})
-    status, out, _ = site.command("run", "--case", SMALL, "-b", "mine/eager", "--dtype", "float32")
+    status, out, _ = site.command(
+        "run", "--case", f"attention/{SMALL}", "-b", "mine/eager", "--dtype", "float32"
+    )
     assert status == 0
     assert "mine/eager@cpu computes the same attention" in out
     status, out, _ = site.command("backends", "--format", "json")
@@ -161,7 +163,7 @@ def test_an_adapter_that_breaks_later_is_an_error_of_its_own_cells(site: Site) -
         counting_adapter=counting,
     )
     words = ("run", "-b", "opening/eager", "-b", "counting/eager", "--dtype", "float32")
-    status, out, err = site.command(*words, "--case", MAIN, "--format", "json")
+    status, out, err = site.command(*words, "--case", f"attention/{MAIN}", "--format", "json")
     assert (status, err) == (1, "")
     results = json.loads(out)["results"]
     found = {r["reason"] for r in results if r["cell"].startswith("opening")}
