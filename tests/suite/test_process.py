@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -71,6 +72,18 @@ class Ports:
             )
         )
         return self.workers[-1]
+
+
+def test_an_interrupt_ends_the_call_that_waits_and_refuses_later_ones(ports: Ports) -> None:
+    worker = ports("def attention(*arrays): time.sleep(60)")
+    worker.hello()
+    killer = threading.Timer(0.3, worker.interrupt)
+    started = time.monotonic()
+    killer.start()
+    assert worker.call("attention", arrays(4)).status == "crash"
+    assert time.monotonic() - started < 15
+    again = worker.call("attention", arrays(4))
+    assert (again.status, again.reason) == ("crash", "the run was ended")
 
 
 @pytest.fixture

@@ -112,6 +112,21 @@ def test_what_a_machine_cannot_run_and_what_is_not_offered_do_not_count() -> Non
     assert Report((result(), skipped, beside, coarse)).exit_status == 3
 
 
+def test_what_a_mode_of_an_adapter_declines_counts_for_ports_alone() -> None:
+    declined = result("C", Status.UNSUPPORTED, subject=JIT, profile="causal_attention")
+    assert Report((result(), declined)).exit_status == 0
+    tried = result("C", Status.INDECISIVE, subject=JIT, profile="causal_attention")
+    assert Report((result(), declined, tried)).exit_status == 3
+    of_a_port = result("C", Status.UNSUPPORTED, profile="causal_attention")
+    assert Report((result(), of_a_port)).exit_status == 3
+
+
+def test_a_listed_deviation_is_proved_but_no_pass() -> None:
+    known = result("C", Status.KNOWN_DEVIATION, subject=JIT)
+    assert Report((result(), known)).exit_status == 0
+    assert Report((known,)).exit_status == 3
+
+
 def test_a_pass_says_what_passed() -> None:
     report = Report((result(), result(dtype="float64"), result(subject=JIT)))
     assert report.sentence == (
