@@ -271,7 +271,7 @@ GRADIENTS: Final[Mapping[str, Profile]] = MappingProxyType(
 )
 
 DECLARED: Final[Mapping[str, Profile]] = MappingProxyType({**PROFILES, **GRADIENTS})
-"""Every profile; the matrix asks for those of PROFILES."""
+"""Every profile, those of gradients last."""
 
 
 @dataclass(frozen=True)

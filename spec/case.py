@@ -60,7 +60,7 @@ class Case:
         words = {
             "layouts": bool(self.layouts),
             "empty": 0 in (*axes.values(), *self.batch),
-            "batches": bool(self.batch) and self.profile != WITH_SAMPLES,
+            "batches": bool(self.batch) and self.profile not in WITH_SAMPLES,
             "grouped_heads": axes.get("g") != axes.get("h") and "g" in axes,
             "masks": self.masked,
             "scale": "scale" in self.attributes,
@@ -121,7 +121,11 @@ class Case:
         return {name: draws.stored(value, dtype) for name, value in self.recipe(frame).items()}
 
 
-WITH_SAMPLES: Final = "scaled_dot_product_attention"
+WITH_SAMPLES: Final = (
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_gradients",
+)
+"""Profiles whose inputs have leading axes anyway."""
 
 WIDE: Final = ("float64", "float32")
 TALL: Final = ("float64", "float32", "bfloat16")

@@ -17,11 +17,12 @@ from qkvac.spec import (
     causal_cases,
     exact_cases,
     generic_cases,
+    gradient_cases,
     head_cases,
     multi_head_cases,
     profile_cases,
 )
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED
 from qkvac.spec.case import Case
 from qkvac.spec.equations import SpecError
 
@@ -31,8 +32,10 @@ __all__ = ["Case", "cases"]
 @cache
 def cases(profile: str = "attention") -> tuple[Case, ...]:
     """All cases of a profile, in a fixed order; raises SpecError for an unknown profile."""
-    if profile not in PROFILES:
-        raise SpecError(f"unknown profile {profile!r}; choose from {', '.join(PROFILES)}")
+    if profile not in DECLARED:
+        raise SpecError(f"unknown profile {profile!r}; choose from {', '.join(DECLARED)}")
+    if base := DECLARED[profile].base:
+        return tuple(gradient_cases.all_cases(base, cases(base)))
     return tuple(_OF_PROFILE[profile]())
 
 

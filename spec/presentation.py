@@ -1,4 +1,4 @@
-"""How inputs are handed over to a port whose conventions for them differ from the spec's own."""
+"""How arrays pass to and from a port whose conventions for them differ from the spec's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def presented(
 ) -> dict[str, Array]:
     """The inputs of the spec as a port takes them: masks that say what is dropped, or Wᵀ."""
     drops = conventions.get("mask") == "True drops"
-    turned = conventions.get("weight_layout") == "c×d" and profile not in STORED_LINEAR
+    turned = _is_turned(profile, conventions)
 
     def given(name: str, array: Array) -> Array:
         if drops and name == "mask" and array.dtype == np.bool_:
@@ -36,3 +36,20 @@ def presented(
         return array
 
     return {name: given(name, array) for name, array in inputs.items()}
+
+
+def restored(
+    profile: str, outputs: Mapping[str, Array], conventions: Mapping[str, str]
+) -> Mapping[str, Array]:
+    """The outputs of a port as the spec has them: the gradient of Wᵀ is that of W, turned."""
+    if not _is_turned(profile, conventions):
+        return outputs
+    return {
+        name: np.swapaxes(array, -1, -2) if name.startswith("dW") and array.ndim > 1 else array
+        for name, array in outputs.items()
+    }
+
+
+def _is_turned(profile: str, conventions: Mapping[str, str]) -> bool:
+    """Whether weights are stored the other way round."""
+    return conventions.get("weight_layout") == "c×d" and profile not in STORED_LINEAR

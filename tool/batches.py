@@ -29,6 +29,7 @@ from qkvac.roster import Entry, memory_limit
 from qkvac.runner import PATIENCE, Answer
 from qkvac.selection import Options
 from qkvac.spec.cases import Case
+from qkvac.spec.presentation import restored
 from qkvac.tensors import TensorFileError
 from qkvac.usage import UsageError
 from qkvac.vectors import file_name, related, size_limit, vectors, write
@@ -55,12 +56,18 @@ def outcome_of(folder: Path, case: Case, id: str, dtype: str) -> Outcome:
 
 def answer_from(job: Job, look: Callable[[str], Outcome]) -> Answer:
     """The answer to a job, from the outcomes of its vectors by id."""
-    outcome = look(job.case.id)
+    profile, conventions = job.case.profile, job.entry.declaration.conventions
+
+    def read(id: str) -> Outcome:
+        found = look(id)
+        return replace(found, outputs=restored(profile, found.outputs, conventions))
+
+    outcome = read(job.case.id)
     if outcome.status != "ok":
         return _everywhere(job, outcome)
     if not outcome.outputs:
         return Answer(outcome, dict.fromkeys(job.checks, Finding(Status.MISSING, outcome.reason)))
-    return Answer(outcome, {name: _finding(job, name, outcome, look) for name in job.checks})
+    return Answer(outcome, {name: _finding(job, name, outcome, read) for name in job.checks})
 
 
 def _finding(job: Job, check: str, outcome: Outcome, look: Callable[[str], Outcome]) -> Finding:

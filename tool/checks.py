@@ -14,7 +14,7 @@ from qkvac.findings import Finding, UnansweredError, Visit, failed
 from qkvac.normality import stays_normal
 from qkvac.relations import MOVES, samples
 from qkvac.roster import Entry
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import Case, cases
 
 Trait = Callable[[Case], bool]
@@ -61,7 +61,7 @@ def names(entry: Entry, dtype: str, case: Case) -> tuple[str, ...]:
 
 @cache
 def _names(kind: Kind, dtype: str, case: Case) -> tuple[str, ...]:
-    gradient = PROFILES[case.profile].base
+    gradient = DECLARED[case.profile].base
     return tuple(
         name
         for name, check in CHECKS.items()
@@ -237,7 +237,7 @@ def _environment_suits(kind: Kind, dtype: str, case: Case) -> bool:
 
 
 def _is_exact(case: Case) -> bool:
-    return PROFILES[case.profile].last in case.exact and _is_random(case)
+    return DECLARED[case.profile].last in case.exact and _is_random(case)
 
 
 _of_generic: Final = _one_of_each_variant(_is_plain)
@@ -250,7 +250,7 @@ def _scaling_suits(check: str) -> Suits:
             return False
         if case.profile == "attention":
             # The mission's own profile is asked about every family.
-            last = PROFILES[case.profile].last
+            last = DECLARED[case.profile].last
             few = case.compiled and (case.generic or last in case.exact)
         else:
             few = _of_generic(kind, dtype, case) or _of_exact(kind, dtype, case)

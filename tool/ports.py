@@ -34,6 +34,12 @@ class Function:
     optional: tuple[str, ...]
     """Intermediates that a dict may hold besides."""
 
+    def returned(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a call returns; the gradient of a mask comes last where one is added to scores."""
+        mask = arguments.get("mask")
+        added = "dmask" in self.optional and mask is not None and mask.dtype != bool
+        return (*self.returns, "dmask") if added else self.returns
+
 
 def _functions() -> dict[str, Function]:
     weights = ("X", "Wq", "Wk", "Wv")

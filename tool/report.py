@@ -14,7 +14,8 @@ from qkvac.failures import explain
 from qkvac.identity import Identity, identities
 from qkvac.roster import Roster
 from qkvac.selection import Selection, profiles_with_cases
-from qkvac.spec.attention import Arithmetic
+from qkvac.shards import Shard
+from qkvac.spec.attention import DECLARED, Arithmetic
 from qkvac.spec.formats import FORMATS
 
 __all__ = ["Report", "explain"]
@@ -47,6 +48,10 @@ class Report:
     not_exercised: tuple[Deviation, ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
+    shard: Shard | None = None
+    """The part of the run that this is; None for all of it."""
+    whole: int = 0
+    """Cells of the run with all its shards."""
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -98,9 +103,15 @@ class Report:
     def exit_status(self) -> int:
         if self.failures:
             return FAILED
-        if self.undecided or not any(result.decisive for result in self.results):
+        # What a shard holds may all be unsupported; that others prove something, it cannot know.
+        if self.undecided or not (self.proves or self.shard):
             return INDECISIVE
         return PASSED
+
+    @property
+    def proves(self) -> bool:
+        """Whether any cell passed decisively."""
+        return any(result.decisive for result in self.results)
 
     @property
     def passed(self) -> bool:
@@ -118,7 +129,14 @@ class Report:
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence."""
+        """The verdict in one sentence; a second one says which part of a run it is about."""
+        if self.shard is None:
+            return self._verdict
+        part = f"Shard {self.shard}: {self.planned:,} of {self.whole:,} cells."
+        return f"{self._verdict} {part}"
+
+    @property
+    def _verdict(self) -> str:
         bad = list(dict.fromkeys(result.cell.subject.id for result in self.failures))
         if bad and all(r.status == Status.UNEXPECTED_PASS for r in self.failures):
             return f"UNEXPECTED: a known deviation of {_listed(bad)} is gone; remove its entry."
@@ -139,6 +157,8 @@ class Report:
                 for subject, profile, dtype in self.undecided
             ]
             return f"NOTHING PROVED: no decisive result for {_listed(where) or 'anything'}."
+        if not self.proves:
+            return "NOTHING TO PROVE: all that is here is skipped or unsupported."
         subjects = dict.fromkeys(r.cell.subject for r in self.results if r.decisive)
         ran = [subject.id for subject in subjects]
         if len(ran) > MOST:
@@ -167,9 +187,7 @@ class Report:
         for r in self.results:
             if r.decisive:
                 covered.setdefault(r.cell.subject.id, {})[r.cell.profile] = None
-        found = list(dict.fromkeys(p for profiles in covered.values() for p in profiles))
-        if set(found) >= set(profiles_with_cases()):
-            found = ["attention"]
+        found = summed_up(dict.fromkeys(p for profiles in covered.values() for p in profiles))
         if len({tuple(profiles) for profiles in covered.values()}) > 1:
             return f"{_listed(found)}, each where it offers them,"
         return _listed(found)
@@ -191,6 +209,7 @@ class Report:
         return {
             "sentence": self.sentence,
             "exit_status": self.exit_status,
+            **({"shard": str(self.shard), "whole": self.whole} if self.shard else {}),
             "counts": dict(self.counts),
             "left_out": dict(self.left_out),
             "identities": [
@@ -208,6 +227,19 @@ class Report:
         from qkvac.summary import plain
 
         return plain(self)
+
+
+def summed_up(
+    profiles: Iterable[str], words: tuple[str, str] = ("attention", "gradients")
+) -> list[str]:
+    """Names of profiles; one of the words stands for all that compute forward, or gradients."""
+    names = list(profiles)
+    found = list[str]()
+    for word, gradients in zip(words, (False, True), strict=True):
+        those = [name for name in names if bool(DECLARED[name].base) == gradients]
+        every = [name for name in profiles_with_cases() if bool(DECLARED[name].base) == gradients]
+        found += [word] if set(those) >= set(every) else those
+    return found
 
 
 def _listed(words: Iterable[str]) -> str:

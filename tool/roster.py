@@ -29,7 +29,7 @@ from qkvac.process import (
 )
 from qkvac.registry import Backend, accelerators, backend, backends, names
 from qkvac.selection import Options, Selection
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import DECLARED, Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.presentation import presented
 from qkvac.usage import UsageError, unknown
@@ -325,15 +325,16 @@ def _float64(
     Accuracy plays no part. A port that dies on it is not excused.
     """
     for profile in entry.declaration.profiles:
-        for case in selection.chosen(profile) if profile in PROFILES else ():
+        for case in selection.chosen(profile) if profile in DECLARED else ():
             if "float64" not in case.dtypes or entry.lacks(case):
                 continue
             inputs = presented(profile, case.inputs("float64"), entry.declaration.conventions)
             outcome = process.call(profile, inputs, dtype="float64", attributes=case.attributes)
             if outcome.status in ("error", "unsupported"):
                 return {"float64": f"float64 in, {outcome.reason}"}
-            last = outcome.outputs.get(PROFILES[profile].last)
-            if last is not None and last.dtype.name != "float64":
-                return {"float64": f"float64 in, {last.dtype.name} out"}
+            for name in case.results:
+                result = outcome.outputs.get(name)
+                if result is not None and result.dtype.name != "float64":
+                    return {"float64": f"float64 in, {result.dtype.name} out"}
             return {}
     return {}

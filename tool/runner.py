@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from qkvac.plan import Job
 from qkvac.process import BackendError, Outcome, PortError, Worker, WorkerError
 from qkvac.roster import Entry, worker
 from qkvac.selection import COMPILE_ALLOWANCE, Options
-from qkvac.spec.presentation import presented
+from qkvac.spec.presentation import presented, restored
 
 PATIENCE: Final = 3
 """Cases in a row that may crash, hang or exhaust the memory before the rest are skipped."""
@@ -108,15 +108,17 @@ class Runner:
         shape = (job.case.profile, job.dtype, *(array.shape for array in inputs.values()))
         fresh = job.entry.compiled and shape not in self._compiled
         self._compiled.add(shape)
-        return self.process.call(
-            job.case.profile,
-            presented(job.case.profile, inputs, self._entry.declaration.conventions),
+        profile, conventions = job.case.profile, self._entry.declaration.conventions
+        outcome = self.process.call(
+            profile,
+            presented(profile, inputs, conventions),
             dtype=job.dtype,
             attributes=job.case.attributes,
             layouts=job.case.layouts,
             repeat=repeat,
             timeout=self._timeout * (COMPILE_ALLOWANCE if fresh else 1.0),
         )
+        return replace(outcome, outputs=restored(profile, outcome.outputs, conventions))
 
     def _count(self, outcome: Outcome) -> None:
         """Counts cases in a row without an answer."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from qkvac.declaration import DTYPES
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import Case, cases
 from qkvac.usage import UsageError, unknown
 
@@ -25,7 +25,7 @@ COMPILE_ALLOWANCE: Final = 4.0
 @cache
 def profiles_with_cases() -> tuple[str, ...]:
     """Profiles that have cases."""
-    return tuple(name for name in PROFILES if cases(name))
+    return tuple(name for name in DECLARED if cases(name))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from qkvac.spec import text
 from qkvac.spec.attention import (
     CONVENTIONS,
     DECLARED,
-    PROFILES,
     SPEC_VERSION,
     Arithmetic,
     Profile,
@@ -53,7 +52,7 @@ def spec_text(name: str, form: str) -> str:
     if profile.budget:
         count, turned = profile.budget.products, profile.budget.transpositions
         lines.append(f"takes {count} matrix products and {turned} transposition")
-    asked = cases(name) if name in PROFILES else ()
+    asked = cases(name)
     needed = sorted({word for case in asked for word in case.needs})
     if needed:
         lines.append(f"some cases need what a port declares in `supports`: {', '.join(needed)}")
@@ -209,7 +208,7 @@ def show_case(id: str, dtype: str | None, form: str) -> None:
 
 def _found(id: str) -> Case:
     """The case of an id, which may lack its profile; raises UsageError for an unknown one."""
-    if id.partition("/")[0] in PROFILES:
+    if id.partition("/")[0] in DECLARED:
         return find_case(id)
     for name in profiles_with_cases():
         with suppress(UsageError):

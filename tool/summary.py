@@ -18,7 +18,7 @@ from qkvac.declaration import DEFAULT_CONVENTIONS
 from qkvac.deviations import Deviation
 from qkvac.failures import blocks
 from qkvac.findings import listed
-from qkvac.report import FAILED, NOT_PROVED, NOT_RUN, PASSED, Report
+from qkvac.report import FAILED, NOT_PROVED, NOT_RUN, PASSED, Report, summed_up
 from qkvac.spec.attention import Arithmetic
 from qkvac.tables import tables
 
@@ -127,7 +127,11 @@ def _not_offered(report: Report) -> list[str]:
     alike = dict[tuple[str, ...], list[str]]()
     for subject, profiles in lacking.items():
         alike.setdefault(tuple(profiles), []).append(subject)
-    return [f"not offered by {_named(who)}: {', '.join(names)}" for names, who in alike.items()]
+    return [
+        f"not offered by {_named(who)}: "
+        f"{', '.join(summed_up(names, ('any forward pass', 'any gradients')))}"
+        for names, who in alike.items()
+    ]
 
 
 def _named(names: list[str], kind: str = "subjects") -> str:

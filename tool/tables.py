@@ -17,7 +17,7 @@ from rich.text import Text
 from qkvac.cells import CHECKS, Result, Status, Subject
 from qkvac.declaration import DTYPES
 from qkvac.report import NOT_RUN, Report
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED
 
 GRADES: Final = ("exact", "faithful", "conforming", "suspicious")
 """Grades of a pass, the best first."""
@@ -66,8 +66,11 @@ def _of_many(
 ) -> Iterator[Table | Text]:
     budget = DETAILS
     if len(found) > 1:
-        yield _matrix(report, found, subjects)
-        legend = ", ".join(f"{SHORT.get(p, p)} {p}" for p in found if SHORT.get(p, p) != p)
+        for gradients, head in ((False, "all dtypes"), (True, "gradients")):
+            those = {p: rs for p, rs in found.items() if bool(DECLARED[p].base) == gradients}
+            if those:
+                yield _matrix(report, head, those, subjects)
+        legend = ", ".join(f"{SHORT[p]} {p}" for p in dict.fromkeys(map(_forward, found)))
         yield Text(f"{legend}; --profile NAME shows one by quantity and dtype.", style="dim")
     for profile, results in found.items():
         for dtype in DTYPES:
@@ -112,7 +115,7 @@ def _one(results: Sequence[Result], profile: str, title: str) -> Table:
     dtypes = [d for d in DTYPES if any(result.cell.dtype == d for result in results)]
     rows = table(title, *dtypes)
     groups = _grouped(results)
-    for name in (*PROFILES[profile].quantities, *CHECKS):
+    for name in (*DECLARED[profile].quantities, *CHECKS):
         cells = [groups.get((name, dtype), []) for dtype in dtypes]
         if any(cells):
             rows.add_row(name, *(_word(cell, with_ratio=True) for cell in cells))
@@ -129,11 +132,19 @@ def _grouped(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
     return groups
 
 
+def _forward(profile: str) -> str:
+    """The profile whose gradients a profile is about, or itself."""
+    return DECLARED[profile].base or profile
+
+
 def _matrix(
-    report: Report, found: Mapping[str, Sequence[Result]], subjects: Sequence[Subject]
+    report: Report,
+    head: str,
+    found: Mapping[str, Sequence[Result]],
+    subjects: Sequence[Subject],
 ) -> Table:
     """Subjects down, profiles across: the largest error over bound in all dtypes."""
-    rows = table("all dtypes", *(SHORT.get(profile, profile) for profile in found), "passed")
+    rows = table(head, *(SHORT[_forward(profile)] for profile in found), "passed")
     groups = dict[tuple[Subject, str], list[Result]]()
     for profile, results in found.items():
         for result in results:
@@ -141,6 +152,8 @@ def _matrix(
     for subject in subjects:
         cells = [groups.get((subject, profile), []) for profile in found]
         own = [result for cell in cells for result in cell]
+        if not any(result.offered for result in own):
+            continue
         rows.add_row(_label(report, subject), *(_number(cell, "") for cell in cells), _passed(own))
     return rows
 
@@ -149,8 +162,11 @@ def _many(
     report: Report, results: Sequence[Result], profile: str, dtype: str, named: bool = False
 ) -> Table:
     """Subjects down, quantities across: largest error over bound and the class of equal bits."""
-    quantities = PROFILES[profile].quantities
-    head = f"{SHORT.get(profile, profile)} {dtype}" if named else dtype
+    declared = DECLARED[profile]
+    # Of a gradient, the steps on the way are left to the table of a single subject.
+    quantities = [n for n in declared.quantities if not declared.base or n not in declared.optional]
+    short = f"{SHORT[_forward(profile)]}{' gradients' if declared.base else ''}"
+    head = f"{short} {dtype}" if named else dtype
     rows = table(head, *quantities, "grade", "passed")
     letters = {i.quantity: i for i in report.identities if (i.profile, i.dtype) == (profile, dtype)}
     groups = dict[Subject, list[Result]]()

@@ -235,7 +235,7 @@ class Server:
             for _ in range(request.header.get("repeat", 1)):
                 start = _clock()
                 result = implementation(*positional, **keywords)
-                named = by_quantity(result, function.returns, function.optional)
+                named = by_quantity(result, function.returned(keywords), function.optional)
                 run = {name: readable(name, value) for name, value in named.items()}
                 times.append(_clock() - start)
                 runs.append(run)

@@ -11,7 +11,7 @@ import pytest
 from qkvac.spec.attention import CONVENTIONS, Arithmetic
 from qkvac.spec.case import Case
 from qkvac.spec.families import Frame, Inputs
-from qkvac.spec.presentation import of_values, presented
+from qkvac.spec.presentation import of_values, presented, restored
 from qkvac.spec.verdict import Question, judge
 
 Array = np.ndarray[Any, Any]
@@ -165,6 +165,17 @@ def test_inputs_are_handed_over_as_declared() -> None:
     assert turned["X"] is inputs["X"]
     linear = presented("attention_linear_layers", inputs, {"weight_layout": "c×d"})
     assert linear["Wq"] is inputs["Wq"]
+
+
+def test_a_gradient_has_the_layout_of_its_weight() -> None:
+    outputs = {"dX": np.ones((4, 2)), "dWq": np.arange(6.0).reshape(3, 2), "dWk": np.ones(2)}
+    declared = {"weight_layout": "c×d"}
+    found = restored("attention_gradients", outputs, declared)
+    assert np.array_equal(found["dWq"], outputs["dWq"].T)
+    assert found["dX"] is outputs["dX"]
+    assert found["dWk"] is outputs["dWk"]
+    assert restored("attention_gradients", outputs, {}) is outputs
+    assert restored("attention_linear_layers_gradients", outputs, declared) is outputs
 
 
 def test_an_additive_mask_is_never_inverted() -> None:

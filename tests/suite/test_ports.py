@@ -56,6 +56,9 @@ def test_gradients_follow_the_signature() -> None:
     sdpa = FUNCTIONS["scaled_dot_product_attention_gradients"]
     assert sdpa.returns == ("dQ", "dK", "dV")
     assert "dmask" in sdpa.optional
+    assert sdpa.returned({"mask": np.zeros(2)}) == ("dQ", "dK", "dV", "dmask")
+    for arguments in ({"mask": np.zeros(2, bool)}, {"mask": None}, {}):
+        assert sdpa.returned(arguments) == sdpa.returns
 
 
 def test_a_file_is_loaded(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from qkvac.identity import Identity, identities
 from qkvac.report import NOT_PROVED, Report
 from qkvac.roster import Entry, Roster
 from qkvac.selection import profiles_with_cases
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED, GRADIENTS
 from qkvac.summary import plain, show
 
 ONE = Subject("my_port", "default", "cpu", "my port.py")
@@ -293,9 +294,9 @@ def test_several_profiles_of_a_port_have_an_overview_and_the_missions_details() 
 
 def test_many_subjects_and_profiles_make_no_more_tables_than_can_be_read() -> None:
     subjects = [Subject(f"tensorflow{i}", "function", "cpu") for i in range(8)]
-    profiles = [*PROFILES][:7]
+    profiles = [*DECLARED]
     results = [
-        result(PROFILES[profile].last, status, subject, dtype, f"c/{n}", profile, clause="L")
+        result(DECLARED[profile].last, status, subject, dtype, f"c/{n}", profile, clause="L")
         for subject in subjects
         for profile in profiles
         for dtype in ("float64", "float32", "bfloat16", "float16")
@@ -307,8 +308,10 @@ def test_many_subjects_and_profiles_make_no_more_tables_than_can_be_read() -> No
     lines = tables.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) < 120
-    (head,) = (line.split() for line in lines if line.startswith("all dtypes"))
-    assert head[2:] == ["attn", "dot", "causal", "sdpa", "heads", "linear", "embed", "passed"]
+    short = ["attn", "dot", "causal", "sdpa", "heads", "linear", "embed", "passed"]
+    for name in ("all dtypes", "gradients"):
+        (head,) = (line.removeprefix(name) for line in lines if line.startswith(name))
+        assert head.split() == short
     assert "sdpa scaled_dot_product_attention" in " ".join(tables.split())
 
 
@@ -321,6 +324,9 @@ def test_what_no_subject_offers_takes_one_line() -> None:
     assert "not offered by my_port@cpu: causal_attention, " + SDPA in " ".join(text.split())
     assert "unsupported (no function" not in text
     assert text.count(SDPA) == 1
+    gradients = [replace(absent[0], cell=replace(absent[0].cell, case=f"{p}/x")) for p in GRADIENTS]
+    text = plain(Report((result(), *gradients)))
+    assert "not offered by my_port@cpu: any gradients" in " ".join(text.split())
 
 
 def test_the_verdict_names_profiles_unless_all_were_covered() -> None:
@@ -329,9 +335,12 @@ def test_the_verdict_names_profiles_unless_all_were_covered() -> None:
     other = Report((result(), result(profile=SDPA, subject=JIT)))
     assert "each where it offers them, as the spec" in other.sentence
     every = [
-        result(PROFILES[p].last, profile=p, last=True, decisive=True) for p in profiles_with_cases()
+        result(DECLARED[p].last, profile=p, last=True, decisive=True) for p in profiles_with_cases()
     ]
-    assert "computes the same attention as the spec in" in Report(every).sentence
+    assert "computes the same attention and gradients as the spec in" in Report(every).sentence
+    forward = [r for r in every if not DECLARED[r.cell.profile].base]
+    assert "computes the same attention as the spec in" in Report(forward).sentence
+    assert f"attention and {SDPA}_gradients as" in Report([*forward, every[-4]]).sentence
     wrong = Report((result(), result("A", Status.FAILED, profile=SDPA, clause="L")))
     assert wrong.sentence.endswith(f"from the spec in A of {SDPA}.")
 
