@@ -62,6 +62,7 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--memory", metavar="SIZE", help="For a process on the CPU, like 4G."),
         click.option("--threads", default=1, help="Of a tested process.", show_default=True),
+        click.option("--shard", metavar="I/K", help="Only part I of K, alike in size: 2/4."),
         click.option("--list", "listing", is_flag=True, help="List the cells, run nothing."),
         click.option("--format", "form", type=click.Choice(["text", "json"]), default="text"),
     )

@@ -27,6 +27,7 @@ from qkvac.results import compose
 from qkvac.roster import Entry, Kept, Roster, survey
 from qkvac.runner import Answer, Runner
 from qkvac.selection import Options, Selection
+from qkvac.shards import Shard, split
 from qkvac.spec.presentation import of_values
 
 Report = Callable[[Result], None]
@@ -38,7 +39,8 @@ class Engine:
 
     Raises UsageError for a selection or options that make no sense, or a port that cannot be
     loaded. A roster that was made elsewhere is taken over as it is; a `resident` is the process
-    of the selection's port, and is the calling one.
+    of the selection's port, and is the calling one. With a `shard` only its part of the `whole`
+    plan is run.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class Engine:
         options: Options | None = None,
         roster: Roster | None = None,
         resident: Worker | None = None,
+        shard: Shard | None = None,
     ) -> None:
         self.selection = selection
+        self.shard = shard
         self.options = options or Options()
         self.deviations = Deviations.load(self.options.deviations)
         self.starts = dict[str, int]()
@@ -62,7 +66,8 @@ class Engine:
         self._current: tuple[Job, dict[str, Result]] | None = None
         self.roster = roster or survey(selection, self.options, self._ready, resident)
         try:
-            self.plan: Plan = plan(self.roster, selection)
+            self.whole: Plan = plan(self.roster, selection)
+            self.plan: Plan = split(self.whole, shard)
         except BaseException:
             self.close()
             raise

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from qkvac.cells import Cell, Result, Status
+from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.plugin import ROSTER
 from qkvac.usage import UsageError
 
@@ -96,6 +96,11 @@ class Matrix:
             deviations=Path(deviations) if deviations else None,
         )
 
+    @cached_property
+    def _subjects(self) -> dict[str, Subject]:
+        """The subjects of the run by id."""
+        return {entry.subject.id: entry.subject for entry in self.engine.roster.entries}
+
     @property
     def worker(self) -> bool:
         """Whether this process is a worker of xdist."""
@@ -109,9 +114,12 @@ class Matrix:
     @cached_property
     def engine(self) -> Engine:
         from qkvac.engine import Engine
+        from qkvac.shards import Shard
 
+        text = self.config.option.qkvac_shard
         try:
-            self._engine = Engine(self.selection, self.options, self._roster())
+            shard = Shard.parse(text) if text is not None else None
+            self._engine = Engine(self.selection, self.options, self._roster(), shard=shard)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
         return self._engine
@@ -132,14 +140,16 @@ class Matrix:
     def report(self) -> Report:
         """What the run has found so far."""
         from qkvac.execution import summarise
+        from qkvac.shards import due
 
         entries = self.engine.deviations.entries
-        unmet = [set(found["not_exercised"]) for found in self._outputs]
+        texts = [set(found["not_exercised"]) for found in self._outputs]
+        unmet = [known for known in entries if all(known.source in text for text in texts)]
         warnings = dict.fromkeys(text for found in self._outputs for text in found["warnings"])
         return replace(
             summarise(self.engine, self.results, time.monotonic() - self._begin),
             planned=len(self.results),
-            not_exercised=tuple(e for e in entries if all(e.source in texts for texts in unmet)),
+            not_exercised=due(unmet, self.engine.plan, self.engine.whole),
             warnings=(*warnings, *self._trouble),
         )
 
@@ -205,7 +215,7 @@ class Matrix:
             return
         from qkvac.record import from_json
 
-        result = from_json(json.loads(str(found)))
+        result = from_json(json.loads(str(found)), self._subjects)
         self.results.append(result)
         self._append(result)
 
@@ -280,4 +290,4 @@ def to_property(result: Result) -> str:
     """A result as text, for the property of a test."""
     from qkvac.record import to_json
 
-    return json.dumps(to_json(result, ""), ensure_ascii=False)
+    return json.dumps(to_json(result), ensure_ascii=False)

@@ -45,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("known-deviations", "add the known deviations in FILE", metavar="FILE")
     option("timeout", "seconds a case may take", type=float, metavar="SECONDS", default=60.0)
     option("threads", "threads of a tested process", type=int, metavar="N", default=1)
+    option("shard", "run only part I of K, alike in size: 2/4", metavar="I/K")
     option("memory", "memory a tested process may use: 4G", metavar="SIZE")
 
 

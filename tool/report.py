@@ -132,7 +132,7 @@ class Report:
         """The verdict in one sentence; a second one says which part of a run it is about."""
         if self.shard is None:
             return self._verdict
-        part = f"Shard {self.shard}: {self.planned:,} of {self.whole:,} cells."
+        part = f"Shard {self.shard.number} of {self.shard.of}: {self.planned:,} of {self.whole:,} cells."
         return f"{self._verdict} {part}"
 
     @property

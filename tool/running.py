@@ -16,6 +16,7 @@ from qkvac.engine import Engine
 from qkvac.execution import Execution, execute
 from qkvac.record import to_json
 from qkvac.selection import Options, Selection, size
+from qkvac.shards import Shard
 from qkvac.usage import UsageError
 
 PATIENCE: Final = 1.0
@@ -42,6 +43,7 @@ def run_cells(
     threads: int,
     listing: bool,
     form: str,
+    shard: str | None = None,
     declare: tuple[str, ...] = (),
     graded: tuple[str, ...] = (),
 ) -> int:
@@ -63,7 +65,8 @@ def run_cells(
         fail_fast=fail_fast,
         deviations=known_deviations,
     )
-    engine = Engine(selection, options)
+    part = Shard.parse(shard) if shard is not None else None
+    engine = Engine(selection, options, shard=part)
     if listing:
         with engine:
             _list(engine, form)
@@ -86,9 +89,9 @@ def _list(engine: Engine, form: str) -> None:
 def _print(done: Execution, form: str) -> None:
     report = done.report
     if form == "json":
-        results = [to_json(result, "") for result in report.results]
+        results = [{"cell": r.cell.id, **to_json(r)} for r in report.results]
         for line in results:
-            del line["kind"], line["environment_id"]
+            del line["kind"]
         click.echo(json.dumps({**report.to_json(), "results": results}, ensure_ascii=False))
     else:
         from rich.console import Console

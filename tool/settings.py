@@ -18,7 +18,7 @@ from qkvac.usage import UsageError, unknown
 FILE: Final = "pyproject.toml"
 MARK: Final = "--tier"
 """The option by which a command takes part."""
-ONCE: Final = frozenset({"list"})
+ONCE: Final = frozenset({"list", "shard"})
 """Options that say what to do this time."""
 
 
