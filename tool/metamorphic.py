@@ -174,8 +174,9 @@ def first_row(visit: Visit) -> Finding:
     which = np.broadcast_to(alone[..., None], found.shape)
     if not which.any():
         return Finding(Status.SKIPPED, "no first query sees the first key alone")
-    kept, copied = np.where(which, expected, 0), np.where(which, found, 0)
-    kept, copied = kept.astype(values.dtype), copied.astype(result.dtype)
+    # A plain 0 has no common dtype with bfloat16 in NumPy 1.
+    kept = np.where(which, expected, expected.dtype.type(0))
+    copied = np.where(which, found, found.dtype.type(0))
     if same_bits(kept, copied):
         return PASSED
     if visit.entry.arithmetic(visit.dtype).softmax != "shifted, divided":
