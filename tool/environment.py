@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
@@ -52,16 +54,19 @@ def describe(entries: Iterable[Entry], options: Options) -> dict[str, Any]:
         versions.update(entry.versions)
     for name in ("numpy", "ml_dtypes", "python-flint"):
         versions[name] = metadata.version(name)
+    devices = {entry.subject.device for entry in entries}
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
+        "system": _system(),
         "cpu": _cpu(),
         "cpu_features": sorted(cpu_features()),
         "threads": options.threads,
         "versions": dict(sorted(versions.items())),
-        "devices": sorted({entry.subject.device for entry in entries}),
+        "devices": sorted(devices),
+        "accelerators": list(_accelerators()) if devices - {"cpu"} else [],
         "numpy": np.__version__,
-        "settings": {name: os.environ[name] for name in PRECISION if name in os.environ},
+        "settings": {name: _text(os.environ[name]) for name in PRECISION if name in os.environ},
     }
 
 
@@ -69,6 +74,41 @@ def identity(environment: Mapping[str, Any]) -> str:
     """The environment's id: equal environments have equal ids."""
     text = json.dumps(environment, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _text(value: str) -> str:
+    """Text that can be written as UTF-8, whatever bytes the system gave."""
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def _system() -> str:
+    """The operating system and the C library, whose functions some frameworks call.
+
+    Not the kernel: it computes nothing, and two machines of one image differ in it.
+    """
+    if sys.platform == "darwin":
+        return f"macOS {platform.mac_ver()[0]}"
+    if sys.platform == "win32":
+        return f"Windows {platform.version()}"
+    try:
+        name = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        name = platform.system()
+    return ", ".join(filter(None, (name, " ".join(filter(None, platform.libc_ver())))))
+
+
+@cache
+def _accelerators() -> tuple[str, ...]:
+    """Model and driver of each GPU, as far as its maker's tool tells; asked only where one is used.
+
+    The judging process imports no framework that could be asked.
+    """
+    query = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
 
 
 def _cpu() -> str:

@@ -1,7 +1,9 @@
 """The record of a run: JSON Lines, a header, one line per cell, a footer.
 
 Lines are written as they come, so that a run that ends early leaves what it found; the missing
-footer shows that it ended early. `record.schema.json` describes every line.
+footer shows that it ended early. `record.schema.json` describes every line. A line belongs to the
+last header above it and names its subject as that header's roster does: what 100,000 lines would
+repeat is said once.
 """
 
 from __future__ import annotations
@@ -9,22 +11,27 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import qkvac
-from qkvac.cells import Cell, Result, Subject
+from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.environment import identity
+from qkvac.roster import Entry
 from qkvac.spec.attention import SPEC_VERSION
 from qkvac.usage import UsageError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the record's form."""
 
 NOT_WRITTEN: Final = ("cell", "detail")
 FLOATS: Final = ("ratio", "resolution", "ulp", "z", "rms", "bits", "seconds")
+DIGITS: Final = 6
+"""Significant digits of measured numbers; values of outputs are written in full."""
+DETAIL: Final = 4000
+"""Characters of a traceback or of a snippet that are kept; of a longer one the end."""
 
 
 class RecordError(Exception):
@@ -40,19 +47,19 @@ class Recorder:
         `run` says what was selected: roster, tier, threads and the like.
         """
         self._path = path
-        self._environment = identity(environment)
+        self._details = set[str]()
         header = {
             "kind": "header",
             "format": FORMAT,
             "spec_version": SPEC_VERSION,
             "qkvac_version": qkvac.__version__,
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "environment_id": self._environment,
+            "environment_id": identity(environment),
             "environment": environment,
             "run": run,
         }
         try:
-            self._file: TextIO = path.open("w", encoding="utf-8")
+            self._file: TextIO = path.open("w", encoding="utf-8", errors="replace")
             self._line(header)
         except OSError as error:
             raise UsageError(
@@ -62,7 +69,13 @@ class Recorder:
 
     def write(self, result: Result) -> None:
         """Appends a result; raises RecordError."""
-        self._append(to_json(result, self._environment))
+        line = to_json(result)
+        detail = (result.detail or "")[-DETAIL:]
+        # All cells of a case share it; the first of them says it.
+        if detail and result.status in Status.BAD and detail not in self._details:
+            self._details.add(detail)
+            line["detail"] = detail
+        self._append(line)
 
     def finish(self, footer: Mapping[str, Any]) -> None:
         """Writes the footer and closes the file; raises RecordError."""
@@ -86,8 +99,7 @@ class Recorder:
             raise self._error(error) from error
 
     def _line(self, line: Mapping[str, Any]) -> None:
-        json.dump(line, self._file, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        self._file.write("\n")
+        self._file.write(text(line))
         self._file.flush()
 
     def _error(self, error: OSError) -> RecordError:
@@ -96,33 +108,81 @@ class Recorder:
         )
 
 
-def to_json(result: Result, environment: str) -> dict[str, Any]:
-    """A result as the record holds it: cell and environment ids, and all that is known."""
+def text(line: Mapping[str, Any]) -> str:
+    """A line of a record, with its end."""
+    return json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def to_json(result: Result) -> dict[str, Any]:
+    """A result as the record holds it: what is not known, or false, is left out."""
     cell = result.cell
-    line = {
+    line: dict[str, Any] = {
         "kind": "result",
-        "environment_id": environment,
-        "cell": cell.id,
-        "subject": {name: value for name, value in vars(cell.subject).items() if value},
+        "subject": cell.subject.id,
         "dtype": cell.dtype,
         "case": cell.case,
         "quantity": cell.quantity,
     }
     for field in fields(Result):
         value = getattr(result, field.name)
-        if field.name not in NOT_WRITTEN and value is not None:
-            line[field.name] = _plain(value)
+        if field.name in NOT_WRITTEN or value is None or value is False:
+            continue
+        if field.name in FLOATS:
+            value = _rounded(value)
+        elif field.name == "worst":
+            value = {**value, **{k: _rounded(value[k]) for k in ("error", "bound") if k in value}}
+        line[field.name] = _plain(value)
     return line
 
 
-def from_json(line: Mapping[str, Any]) -> Result:
-    """The result of a line that `to_json` made."""
-    subject = Subject(**{"port": None, **line["subject"]})
-    cell = Cell(subject, line["dtype"], line["case"], line["quantity"])
-    known = {f.name for f in fields(Result)} - {"cell"}
-    values = {name: value for name, value in line.items() if name in known}
-    values.update({name: float(values[name]) for name in FLOATS if name in values})
+def from_json(line: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Result:
+    """The result of a line that `to_json` made; `subjects` by id."""
+    cell = Cell(subjects[line["subject"]], line["dtype"], line["case"], line["quantity"])
+    values = {name: value for name, value in line.items() if name in _FIELDS}
+    for name in FLOATS:
+        if name in values:
+            values[name] = float(values[name])
     return Result(cell, **values)
+
+
+_FIELDS: Final = frozenset(field.name for field in fields(Result)) - {"cell"}
+
+
+def roster_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """The subjects of a run as a header holds them, with all that they were judged by."""
+    return [
+        {
+            "id": entry.subject.id,
+            **{name: value for name, value in vars(entry.subject).items() if value},
+            "versions": dict(entry.versions),
+            "functions": list(entry.functions),
+            "declaration": dict(entry.raw),
+            "arithmetic": {dtype: asdict(entry.arithmetic(dtype)) for dtype in entry.dtypes},
+            "conventions": dict(entry.declaration.conventions),
+            "skipped": entry.skipped,
+            "refused": dict(entry.refused),
+        }
+        for entry in entries
+    ]
+
+
+def entry_from_json(line: Mapping[str, Any]) -> Entry:
+    """The entry of a roster that `roster_json` made."""
+    words = ("backend", "mode", "device", "port", "form", "declare")
+    return Entry(
+        Subject(**{name: line[name] for name in words if name in line}),
+        line["declaration"],
+        tuple(line["functions"]),
+        line["versions"],
+        line["skipped"],
+        line["refused"],
+    )
+
+
+def _rounded(value: Any) -> Any:
+    """A measured number without digits that mean nothing."""
+    number = float(value)
+    return float(f"{number:.{DIGITS}g}") if math.isfinite(number) else number
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""What is made of conformance records: merged, compared, and published as pages and badges."""

@@ -1,0 +1,71 @@
+"""Marks: what became of some cells, as one word and the numbers beside it.
+
+The word carries the meaning; colour only repeats it, by the mark's kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from qkvac.cells import Result, Status
+from qkvac.report import NOT_RUN
+from qkvac.tables import GRADES
+
+FAILED, KNOWN, OPEN, ABSENT = "failed", "known", "open", "absent"
+"""Kinds of marks besides the grades of a pass."""
+
+KINDS: Final = {
+    **dict.fromkeys(Status.BAD, FAILED),
+    **dict.fromkeys(NOT_RUN, ABSENT),
+    Status.KNOWN_DEVIATION: KNOWN,
+    Status.INDECISIVE: OPEN,
+    Status.PASSED: "conforming",
+}
+
+ORDER: Final = (
+    *(Status.CRASH, Status.TIMEOUT, Status.ERROR, Status.FAILED, Status.MISSING),
+    *(Status.UNEXPECTED_PASS, Status.KNOWN_DEVIATION, Status.PASSED, Status.INDECISIVE),
+    *reversed(NOT_RUN),
+)
+"""Statuses, the one that says most about a group of cells first."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What became of some cells."""
+
+    word: str = ""
+    """The worst grade of those that passed, or the status that matters more; "" for no cells."""
+    kind: str = ABSENT
+    ratio: float | None = None
+    """Largest error over its bound of those that passed; None where that says nothing."""
+    passed: int = 0
+    required: int = 0
+    """Cells that were run and had to pass."""
+
+
+def mark(results: Sequence[Result], strict: bool = False) -> Mark:
+    """The mark of some cells; with `strict` a suspicious one has failed."""
+    if not results:
+        return Mark()
+    found = {result.status for result in results}
+    status = next(status for status in ORDER if status in found)
+    passed, required = score(results, strict)
+    if status != Status.PASSED:
+        return Mark(status, KINDS[status], None, passed, required)
+    those = [result for result in results if result.status == Status.PASSED]
+    grade = max((r.grade for r in those if r.grade), key=GRADES.index, default=None)
+    ratio = max((r.ratio for r in those if r.ratio is not None), default=None)
+    kind = FAILED if strict and grade == "suspicious" else grade or KINDS[status]
+    return Mark(grade or status, kind, ratio, passed, required)
+
+
+def score(results: Iterable[Result], strict: bool = False) -> tuple[int, int]:
+    """Cells that passed, and cells that were run and had to: what is never shown is a part."""
+    passed = required = 0
+    for result in results:
+        required += result.status not in NOT_RUN
+        passed += result.status == Status.PASSED and not (strict and result.grade == "suspicious")
+    return passed, required

@@ -1,0 +1,65 @@
+"""The order in which cells are told: that of the spec, and names after that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Final, TypeAlias
+
+from qkvac.cells import CHECKS, Cell
+from qkvac.declaration import DTYPES
+from qkvac.spec.attention import DECLARED
+from qkvac.spec.cases import cases
+
+Place: TypeAlias = tuple[int, str]
+
+UNKNOWN: Final = 1 << 30
+"""The place of what this version of the spec does not have."""
+
+
+def profile_place(name: str) -> Place:
+    """Where a profile stands among those of the spec."""
+    return _profiles().get(name, UNKNOWN), name
+
+
+def quantity_place(profile: str, name: str) -> Place:
+    """Where a quantity or check of a profile stands."""
+    return _quantities(profile).get(name, UNKNOWN), name
+
+
+def case_place(id: str) -> Place:
+    """Where a case stands among those of its profile; further draws follow the first."""
+    known = _cases(id.partition("/")[0])
+    base, _, draw = id.rpartition("/s")
+    place = known.get(id, known.get(base if draw.isdecimal() else id, UNKNOWN))
+    return place, id
+
+
+def cell_place(cell: Cell) -> tuple[int | Place, ...]:
+    """Where a cell stands among those of its subject."""
+    return (
+        DTYPES.index(cell.dtype),
+        profile_place(cell.profile),
+        case_place(cell.case),
+        quantity_place(cell.profile, cell.quantity),
+    )
+
+
+@cache
+def _profiles() -> Mapping[str, int]:
+    return _numbered(DECLARED)
+
+
+@cache
+def _quantities(profile: str) -> Mapping[str, int]:
+    declared = DECLARED[profile].quantities if profile in DECLARED else ()
+    return _numbered((*declared, *CHECKS))
+
+
+@cache
+def _cases(profile: str) -> Mapping[str, int]:
+    return _numbered(case.id for case in cases(profile)) if profile in DECLARED else {}
+
+
+def _numbered(names: Iterable[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}

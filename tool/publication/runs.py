@@ -1,0 +1,141 @@
+"""What a page is made of: the runs of an archive, one of each environment, and their rows.
+
+A row is a subject in an environment. Rows of one subject stand together, so that the versions of
+a framework can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from qkvac.cells import Result
+from qkvac.publication.archive import Archive, Environment
+from qkvac.publication.marks import Mark, mark
+from qkvac.publication.texts import visible
+from qkvac.report import Report
+from qkvac.roster import Entry
+
+NAMED: Final = 3
+"""Differences that the name of an environment tells."""
+
+FEATURES: Final = "processor features"
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What was found in one environment."""
+
+    number: int
+    """Counted from 1."""
+    environment: Environment
+    report: Report
+    complete: bool
+    """Whether it ended by itself."""
+
+    @property
+    def id(self) -> str:
+        return self.environment.id
+
+    @property
+    def label(self) -> str:
+        return f"E{self.number}"
+
+    @property
+    def results(self) -> Sequence[Result]:
+        return self.report.results
+
+    def entry(self, subject: str) -> Entry:
+        """What the roster says of a subject; raises KeyError."""
+        for entry in self.environment.entries:
+            if entry.subject.id == subject:
+                return entry
+        raise KeyError(subject)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A subject in an environment, with the results of its cells."""
+
+    run: Run
+    entry: Entry
+    label: str
+    results: tuple[Result, ...]
+
+    @property
+    def subject(self) -> str:
+        return self.entry.subject.id
+
+    @property
+    def versions(self) -> str:
+        """What was tested: `torch 2.13.0`, or the version that a port declares."""
+        found = {name: version for name, version in self.entry.versions.items() if version}
+        return visible(", ".join(f"{name} {version}" for name, version in found.items()))
+
+    @property
+    def mark(self) -> Mark:
+        return mark(self.results, self.run.report.strict)
+
+
+def runs(archive: Archive) -> tuple[Run, ...]:
+    """The runs of an archive, in its order."""
+    environments = {environment.id: environment for environment in archive.environments}
+    return tuple(
+        Run(number, environment, archive.reports[id], id in archive.footers)
+        for number, (id, environment) in enumerate(environments.items(), 1)
+    )
+
+
+def rows(runs: Sequence[Run]) -> tuple[Row, ...]:
+    """All rows, in the order in which subjects appear, then by environment."""
+    found = dict[str, dict[Run, list[Result]]]()
+    for run in runs:
+        for result in run.results:
+            own = found.setdefault(result.cell.subject.id, {})
+            own.setdefault(run, []).append(result)
+    subjects = {result.cell.subject for run in runs for result in run.results}
+    names = {s.id: s.name if {t.device for t in subjects} == {"cpu"} else s.id for s in subjects}
+    return tuple(
+        Row(run, run.entry(id), visible(names[id]), tuple(results))
+        for id, by_run in found.items()
+        for run, results in by_run.items()
+    )
+
+
+def facts(run: Run) -> dict[str, str]:
+    """Everything that two environments may differ in, by name."""
+    known, header = run.environment.surroundings, run.environment.header
+    text = {
+        **known["versions"],
+        "Python": known["python"],
+        "platform": known["platform"],
+        "system": known.get("system", ""),
+        "processor": known["cpu"],
+        FEATURES: " ".join(known["cpu_features"]),
+        "threads": known["threads"],
+        "devices": ", ".join(known["devices"]),
+        "accelerators": ", ".join(known.get("accelerators", ())),
+        **known["settings"],
+        "spec": header["spec_version"],
+        "qkvac": header["qkvac_version"],
+    }
+    return {visible(str(name)): visible(str(value)) for name, value in text.items() if value}
+
+
+def differing(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Names of the facts that are not the same everywhere."""
+    every = [facts(run) for run in runs]
+    names = dict.fromkeys(name for known in every for name in known)
+    return tuple(name for name in names if len({known.get(name) for known in every}) > 1)
+
+
+def title(run: Run, differing: Sequence[str]) -> str:
+    """What tells an environment from the others: `torch 2.4.1, numpy 1.26.4`."""
+    known = facts(run)
+    parts = [
+        "its processor's features" if name == FEATURES else f"{name} {known.get(name, 'absent')}"
+        for name in differing
+    ]
+    more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
+    return ", ".join(parts[:NAMED]) + more

@@ -1,0 +1,47 @@
+"""Texts of strangers, and numbers, as a page shows them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Final
+
+HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+"""Categories of characters that show nothing, or change how others are shown."""
+
+LINK: Final = re.compile(r"\(?(https?://[^\s()<>\"']+)\)?")
+
+
+def visible(text: str) -> str:
+    r"""The text with what cannot be seen written as \u202e; line ends and tabs stay.
+
+    What is shown is then what is copied: no text can turn round how the rest is read.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character
+        if character in "\n\t" or unicodedata.category(character) not in HIDDEN
+        else f"\\u{ord(character):04x}"
+        for character in text
+    )
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A measured number with a few digits: 0.68, 1.2e+05; "" for None."""
+    return "" if value is None else f"{value:.{digits}g}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words joined as in a sentence."""
+    words = list(words)
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def parted(reason: str) -> tuple[str, str]:
+    """A reason and the web address at its end; "" where there is none."""
+    found = LINK.search(reason)
+    if found is None:
+        return reason, ""
+    return reason[: found.start()].rstrip() + reason[found.end() :], found.group(1)

@@ -1,0 +1,178 @@
+"""The record's schema, applied to many lines.
+
+A record has a line for each of up to 100,000 cells, and a general validator takes longer over
+these than the run did. So the schema of a line is compiled into nested functions once; it is the
+same file that documents the form, and a keyword that is not known here is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any, Final, TypeAlias
+
+import jsonschema
+
+Test: TypeAlias = Callable[[Any], bool]
+
+ANNOTATIONS: Final = frozenset({"description", "title", "format", "$schema", "$defs"})
+
+TYPES: Final[Mapping[str, Test]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "integer": lambda value: (
+        (isinstance(value, int) and not isinstance(value, bool))
+        or (isinstance(value, float) and value.is_integer())
+    ),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+}
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """The schema of a record's lines."""
+    text = (resources.files("qkvac") / "record.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+@cache
+def accepts(kind: str) -> Test:
+    """Whether a line is a header, result or footer as the schema has it."""
+    return compiled(schema()["$defs"][kind], schema())
+
+
+def complaint(kind: str, line: Any) -> str:
+    """What the schema does not allow about a line, in few words."""
+    whole = schema()
+    part = {"$ref": f"#/$defs/{kind}", "$defs": whole["$defs"]}
+    error = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(part).iter_errors(line)
+    )
+    if error is None:
+        return ""
+    place = ".".join(map(str, error.absolute_path))
+    message = " ".join(error.message.split())
+    if len(message) > 120:
+        message = f"{message[:60]} … {message[-59:]}"
+    return f"{place}: {message}" if place else message
+
+
+def compiled(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+    """A function that says whether a value fits a schema; raises ValueError for a keyword."""
+    tests = [
+        KEYWORDS[word](part, root)
+        for word in part
+        if word not in ANNOTATIONS and word != "additionalProperties"
+    ]
+    if "additionalProperties" in part and "properties" not in part:
+        tests.append(_properties(part, root))
+    if len(tests) == 1:
+        return tests[0]
+    return lambda value: all(test(value) for test in tests)
+
+
+def _reference(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+    target: Any = root
+    for step in part["$ref"].removeprefix("#/").split("/"):
+        target = target[step]
+    return compiled(target, root)
+
+
+def _type(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+    names = part["type"]
+    if isinstance(names, str):
+        return TYPES[names]
+    tests = [TYPES[name] for name in names]
+    return lambda value: any(test(value) for test in tests)
+
+
+def _any(word: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Test]:
+    def build(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+        tests = [compiled(option, root) for option in part[word]]
+        return lambda value: any(test(value) for test in tests)
+
+    return build
+
+
+def _enum(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+    allowed = tuple(part["enum"])
+    # True == 1 in Python and not in JSON; every enumeration of the schema is of one type.
+    return lambda value: any(type(value) is type(word) and value == word for word in allowed)
+
+
+def _const(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+    return _enum({"enum": [part["const"]]}, root)
+
+
+def _required(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+    names = frozenset(part["required"])
+    return lambda value: not isinstance(value, dict) or names <= value.keys()
+
+
+def _properties(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+    known = {name: compiled(inner, root) for name, inner in part.get("properties", {}).items()}
+    others = part.get("additionalProperties", True)
+    rest: Test = (lambda _: others) if isinstance(others, bool) else compiled(others, root)
+
+    def test(value: Any) -> bool:
+        return not isinstance(value, dict) or all(
+            known.get(name, rest)(inner) for name, inner in value.items()
+        )
+
+    return test
+
+
+def _items(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+    each = compiled(part["items"], root)
+    return lambda value: not isinstance(value, list) or all(map(each, value))
+
+
+def _pattern(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+    search = re.compile(part["pattern"]).search
+    return lambda value: not isinstance(value, str) or search(value) is not None
+
+
+def _length(word: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Test]:
+    def build(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+        limit = part[word]
+        if word == "minLength":
+            return lambda value: not isinstance(value, str) or len(value) >= limit
+        return lambda value: not isinstance(value, str) or len(value) <= limit
+
+    return build
+
+
+def _range(word: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Test]:
+    within: Callable[[Any, Any], bool] = {
+        "minimum": lambda value, limit: value >= limit,
+        "maximum": lambda value, limit: value <= limit,
+        "exclusiveMinimum": lambda value, limit: value > limit,
+    }[word]
+
+    def build(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+        limit, number = part[word], TYPES["number"]
+        return lambda value: not number(value) or within(value, limit)
+
+    return build
+
+
+KEYWORDS: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Test]]] = {
+    "$ref": _reference,
+    "type": _type,
+    "anyOf": _any("anyOf"),
+    "enum": _enum,
+    "const": _const,
+    "required": _required,
+    "properties": _properties,
+    "items": _items,
+    "pattern": _pattern,
+    **{word: _length(word) for word in ("minLength", "maxLength")},
+    **{word: _range(word) for word in ("minimum", "maximum", "exclusiveMinimum")},
+}
