@@ -20,8 +20,8 @@ TRACEBACK_LINES: Final = 12
 def explain(result: Result, others: Sequence[Result] = ()) -> str:
     """A block of lines about a failure; `others` failed in the same way in other cases."""
     cell = result.cell
-    head = f"{cell.subject.id} · {cell.dtype} · {cell.case} · {cell.quantity}: {_what(result)}"
-    lines = [result.reason, _worst(result), result.diagnosis, _precision(result)]
+    head = f"{cell.subject.id} · {cell.dtype} · {cell.case} · {cell.quantity}: {what(result)}"
+    lines = [result.reason, worst(result), result.diagnosis, _precision(result)]
     if others:
         cases = ", ".join(other.cell.case.partition("/")[2] for other in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
@@ -53,11 +53,15 @@ def blocks(failures: Iterable[Result]) -> tuple[list[str], int]:
     found = groups(failures)
     shown = []
     for group in found[:SHOWN]:
-        # The smallest case explains best, and most likely has a snippet.
-        first = min(group, key=lambda result: (result.detail is None, _size(result)))
+        first = telling(group)
         rest = {r.cell.case: r for r in group if r.cell.case != first.cell.case}
         shown.append(explain(first, list(rest.values())))
     return shown, len(found) - len(shown)
+
+
+def telling(group: Iterable[Result]) -> Result:
+    """The failure that explains best: of the smallest case, which most likely has a snippet."""
+    return min(group, key=lambda result: (result.detail is None, _size(result)))
 
 
 def _size(result: Result) -> int:
@@ -97,7 +101,8 @@ def command(result: Result) -> str:
     return f"{text} {port}" if subject.form == COMMAND else text
 
 
-def _what(result: Result) -> str:
+def what(result: Result) -> str:
+    """The status and the clause, or the grade that fails, in words."""
     if result.clause is None:
         return result.grade or result.status
     names = {"contract": "contract", "E": "clause E, exact bits", "L": "clause L, its equation"}
@@ -105,14 +110,15 @@ def _what(result: Result) -> str:
     return f"{result.status}, {names[result.clause]}"
 
 
-def _worst(result: Result) -> str | None:
-    worst = result.worst
-    if worst is None or result.status != Status.FAILED:
+def worst(result: Result) -> str | None:
+    """The worst entry of a failure: its place, its values, and its error over the bound."""
+    entry = result.worst
+    if entry is None or result.status != Status.FAILED:
         return None
     value, certified, error, bound = (
-        float(worst[name]) for name in ("value", "certified", "error", "bound")
+        float(entry[name]) for name in ("value", "certified", "error", "bound")
     )
-    place = f"worst at {list(worst['index'])}: {value:.9g}, certified {certified:.9g}"
+    place = f"worst at {list(entry['index'])}: {value:.9g}, certified {certified:.9g}"
     if bound > 0:
         return f"{place}, error {error:.2g} = {error / bound:.3g} × the bound {bound:.2g}"
     return f"{place}, error {error:.2g}, none allowed"

@@ -69,7 +69,7 @@ def _models(report: Report) -> list[str]:
         return []
     entry = entries[0]
     dtypes = [d for d in entry.dtypes if any(r.cell.dtype == d for r in report.results)]
-    models = dict.fromkeys(_model(entry.arithmetic(dtype), dtype) for dtype in dtypes)
+    models = dict.fromkeys(model_words(entry.arithmetic(dtype), dtype) for dtype in dtypes)
     lines = [f"judged as declared: {'; '.join(models)}"] if models else []
     quantities = [result for result in report.results if not result.cell.is_check]
     inner = [result for result in quantities if not result.last]
@@ -87,7 +87,8 @@ def _models(report: Report) -> list[str]:
     return lines
 
 
-def _model(model: Arithmetic, dtype: str) -> str:
+def model_words(model: Arithmetic, dtype: str) -> str:
+    """An arithmetic model, without what is as it is by default."""
     parts = [f"{dtype} accumulates in {model.accumulation}"]
     if model.storage != dtype:
         parts.append(f"stored as {model.storage}")

@@ -189,7 +189,7 @@ def _label(report: Report, subject: Subject) -> str:
     return subject.name if devices == {"cpu"} else subject.id
 
 
-def _worst_status(results: Iterable[Result]) -> str:
+def worst_status(results: Iterable[Result]) -> str:
     """The status that says most: a bad one, else a pass, else why there is none."""
     found = {result.status for result in results}
     order = (
@@ -202,7 +202,7 @@ def _worst_status(results: Iterable[Result]) -> str:
 
 def _word(results: Sequence[Result], with_ratio: bool = False, short: bool = False) -> Text:
     """The worst grade, or the status that stands in its way."""
-    status = _worst_status(results)
+    status = worst_status(results)
     if status != Status.PASSED:
         return Text(status, style=STYLES[status])
     grades = [r.grade for r in results if r.status == Status.PASSED and r.grade]
@@ -217,7 +217,7 @@ def _word(results: Sequence[Result], with_ratio: bool = False, short: bool = Fal
 
 
 def _number(results: Sequence[Result], letter: str) -> Text:
-    status = _worst_status(results)
+    status = worst_status(results)
     if status == Status.PASSED:
         ratio = max(r.ratio or 0.0 for r in results if r.status == Status.PASSED)
         return Text(f"{ratio:.2f}".replace("0.", ".", 1) + f" {letter}".rstrip(), style="green")
