@@ -12,9 +12,10 @@ from typing import Any
 from qkvac.cells import Result, Status
 from qkvac.engine import Engine
 from qkvac.environment import describe
-from qkvac.record import Recorder, RecordError
+from qkvac.record import Recorder, RecordError, roster_json
 from qkvac.report import INTERRUPTED, USAGE, Report
 from qkvac.selection import Options, Selection
+from qkvac.shards import due, header
 
 Watch = Callable[[Result], None]
 
@@ -95,9 +96,11 @@ def summarise(engine: Engine, results: list[Result], seconds: float) -> Report:
         strict=engine.options.strict,
         planned=len(engine.cells),
         left_out=engine.plan.left_out,
-        not_exercised=engine.deviations.not_exercised,
+        not_exercised=due(engine.deviations.not_exercised, engine.plan, engine.whole),
         warnings=tuple(engine.warnings),
         seconds=seconds,
+        shard=engine.shard,
+        whole=len(engine.whole.cells),
     )
 
 
@@ -106,26 +109,23 @@ def begin_record(engine: Engine, path: Path) -> Recorder:
     selection: Selection = engine.selection
     options: Options = engine.options
     run: dict[str, Any] = {
+        "backends": list(selection.backends),
+        **({"port": selection.port} if selection.port is not None else {}),
+        "profiles": list(selection.profiles),
+        "dtypes": list(selection.dtypes),
+        "devices": list(selection.devices),
+        "cases": list(selection.cases),
         "tier": selection.tier,
         "seeds": selection.seeds,
-        "profiles": list(selection.profiles),
-        "cases": list(selection.cases),
         "strict": options.strict,
         "timeout": options.timeout,
         "cells": len(engine.cells),
         "left_out": engine.plan.left_out,
         "notes": list(engine.roster.notes),
-        "subjects": [
-            {
-                "id": entry.subject.id,
-                "versions": dict(entry.versions),
-                "declaration": entry.raw,
-                "skipped": entry.skipped,
-                "refused": dict(entry.refused),
-            }
-            for entry in engine.roster.entries
-        ],
+        "subjects": roster_json(engine.roster.entries),
     }
+    if engine.shard is not None:
+        run |= header(engine.shard, engine.whole)
     return Recorder(path, describe(engine.roster.entries, options), run)
 
 
@@ -139,6 +139,7 @@ def end_record(recorder: Recorder, report: Report | None) -> list[str]:
         "exit_status": report.exit_status,
         "cells": len(report.results),
         "seconds": round(report.seconds, 3),
+        "warnings": list(report.warnings),
     }
     try:
         recorder.finish(footer)

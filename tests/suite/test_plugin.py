@@ -194,8 +194,9 @@ def results(record: Path) -> dict[str, dict[str, Any]]:
     """The results of a record by cell, without what differs between two equal runs."""
     table = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
     assert [line["kind"] for line in table[:1] + table[-1:]] == ["header", "footer"]
+    names = ("subject", "dtype", "case", "quantity")
     return {
-        line["cell"]: {name: value for name, value in line.items() if name != "seconds"}
+        "-".join(line[name] for name in names): {k: v for k, v in line.items() if k != "seconds"}
         for line in table[1:-1]
     }
 
