@@ -64,9 +64,7 @@ def measure(lines: Iterable[str]) -> dict[str, dict[str, int]]:
     for line in lines:
         row = json.loads(line)
         if row["kind"] == "result" and "seconds" in row:
-            subject = row["subject"]
-            mode = subject["mode"]
-            name = subject["backend"] + (f"/{mode}" if mode != "default" else "")
+            name = row["subject"].rpartition("@")[0]
             # All cells of a case bear the time of its one call.
             calls[name, row["dtype"], row["case"]] = float(row["seconds"])
     times = defaultdict[str, defaultdict[str, list[float]]](lambda: defaultdict(list))

@@ -125,7 +125,7 @@ def begin_record(engine: Engine, path: Path) -> Recorder:
         "subjects": roster_json(engine.roster.entries),
     }
     if engine.shard is not None:
-        run |= header(engine.shard, engine.whole)
+        run["shard"] = header(engine.shard, engine.whole)
     return Recorder(path, describe(engine.roster.entries, options), run)
 
 

@@ -111,4 +111,9 @@ def _meets(known: Deviation, job: Job) -> bool:
 def header(shard: Shard, whole: Plan) -> Mapping[str, Any]:
     """What a record says about its shard, so that the shards of one run are known as such."""
     digest = hashlib.sha256("\n".join(cell.id for cell in whole.cells).encode()).hexdigest()
-    return {"shard": str(shard), "whole": {"cells": len(whole.cells), "plan": digest[:16]}}
+    return {
+        "number": shard.number,
+        "of": shard.of,
+        "cells": len(whole.cells),
+        "plan": digest[:16],
+    }
