@@ -1,0 +1,67 @@
+"""Trainable modules in NumPy: plain parameters, and linear layers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from qkvac.backends import numpy as framework
+from qkvac.backends import numpy_modules as modules
+from qkvac.backends.adapter import choose, require
+from qkvac.backends.module_forms import PROFILES, Form, Modules, no_biases
+
+QKVAC: Final[dict[str, Any]] = {
+    "name": "numpy-modules",
+    "requires": "numpy",
+    "modes": ("parameters", "linear"),
+    "dtypes": ("float64", "float32", "bfloat16", "float16"),
+    "devices": ("cpu",),
+    "profiles": PROFILES,
+    "supports": ("batches", "empty", "layouts"),
+    "deterministic": True,
+    "arithmetic": {"softmax": "shifted, divided", "flushes": False},
+}
+
+devices = framework.devices
+environment = framework.environment
+unavailable = framework.unavailable
+versions = framework.versions
+
+
+def form(mode: str) -> Form:
+    """The modules of a mode."""
+
+    def make(d: int, c: int, *, biases: str, causal: bool, like: Any) -> Any:
+        if mode == "linear":
+            return modules.LinearSelfAttention(
+                d, c, biases=biases, causal=causal, dtype=like.dtype
+            )
+        no_biases(biases)
+        return modules.SelfAttention(d, c, causal=causal, dtype=like.dtype)
+
+    def load(module: Any, weights: Any) -> Any:
+        modules.load(module, weights)
+        return module
+
+    name = "LinearSelfAttention" if mode == "linear" else "SelfAttention"
+    return Form(
+        *(name, make, load, lambda module, X: module.forward(X)),
+        *(modules.gradients, modules.checkpoint, modules.turned),
+    )
+
+
+def open(mode: str = "parameters", device: str = "cpu") -> NumPyModules:
+    """The adapter. Raises ModeError and DeviceError."""
+    require(mode, QKVAC["modes"])
+    choose(device, devices())
+    return NumPyModules(mode, device, Modules(form(mode)))
+
+
+class NumPyModules(framework.NumPy):
+    """Modules in NumPy, called as they are."""
+
+    def __init__(self, mode: str, device: str, modules: Modules) -> None:
+        super().__init__(mode, device, modules.functions)
+        self.modules = modules
+
+    def evidence(self) -> dict[str, Any]:
+        return {"calls": self.calls, **self.modules.evidence()}
