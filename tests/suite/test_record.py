@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from decimal import Decimal
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.engine import Engine
@@ -26,10 +30,15 @@ FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/fu
 
 
 @pytest.fixture(scope="module")
-def valid() -> Callable[[Mapping[str, Any]], None]:
+def schema() -> Mapping[str, Any]:
     text = (resources.files("qkvac") / "record.schema.json").read_text(encoding="utf-8")
-    schema = json.loads(text)
-    jsonschema.Draft202012Validator.check_schema(schema)
+    loaded: dict[str, Any] = json.loads(text)
+    jsonschema.Draft202012Validator.check_schema(loaded)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def valid(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
     validate: Callable[[Mapping[str, Any]], None]
     validate = jsonschema.Draft202012Validator(schema).validate
     return validate
@@ -57,9 +66,10 @@ def test_a_record_has_a_header_a_line_per_cell_and_a_footer(
     assert [line["kind"] for line in (header, footer)] == ["header", "footer"]
     assert {line["kind"] for line in results} == {"result"}
     assert len(results) == header["run"]["cells"] == footer["cells"] == len(done.report.results)
+    (subject,) = header["run"]["subjects"]
+    assert {line["subject"] for line in results} == {subject["id"]}
     assert footer["counts"] == dict(done.report.counts)
     assert footer["exit_status"] == done.exit_status == 0
-    assert {line["environment_id"] for line in results} == {header["environment_id"]}
     assert identity(header["environment"]) == header["environment_id"]
     assert header["environment"]["cpu_features"]
     assert "numpy" in header["environment"]["versions"]
@@ -100,11 +110,68 @@ def test_a_result_survives_being_recorded() -> None:
         worst={"index": [1, 2], "value": float("nan"), "certified": 0.1, "error": 1.0, "bound": 0},
         last=True,
     )
-    line = json.loads(json.dumps(to_json(result, "ab"), allow_nan=False))
-    again = from_json(line)
+    line = json.loads(json.dumps(to_json(result), allow_nan=False))
+    again = from_json(line, {cell.subject.id: cell.subject})
     assert again.worst is not None
     assert again.worst["value"] == "nan"
     assert {**vars(again), "worst": None} == {**vars(result), "worst": None}
+
+
+def test_every_field_of_a_result_is_in_the_schema(schema: Mapping[str, Any]) -> None:
+    described = schema["$defs"]["result"]["properties"].keys()
+    written = {field.name for field in fields(Result)} - {"cell"}
+    assert described == written | {"kind", "subject", "dtype", "case", "quantity"}
+
+
+def test_what_is_false_or_unknown_takes_no_room() -> None:
+    cell = Cell(Subject("torch", "eager", "cpu"), "float32", "attention/hot/1x2x3", "C")
+    line = to_json(Result(cell, Status.SKIPPED))
+    assert line.keys() == {"kind", "subject", "dtype", "case", "quantity", "status"}
+
+
+@given(number=st.floats(min_value=0.0, allow_nan=False))
+def test_measured_numbers_are_short_and_keep_their_first_digits(number: float) -> None:
+    cell = Cell(Subject("torch", "eager", "cpu"), "float32", "attention/hot/1x2x3", "C")
+    line = json.loads(json.dumps(to_json(Result(cell, Status.PASSED, ratio=number))))
+    read = from_json(line, {cell.subject.id: cell.subject}).ratio
+    assert read is not None
+    assert read == number or abs(read - number) <= 5e-6 * number
+    digits = len(Decimal(str(line["ratio"])).normalize().as_tuple().digits)
+    assert digits <= 6 or line["ratio"] == "inf"
+
+
+def test_a_header_says_what_every_subject_was_judged_by(tmp_path: Path) -> None:
+    port = write(
+        tmp_path,
+        """
+        QKVAC = {
+            "arithmetic": {"accumulation": "float64", "float32": {"softmax": "fused"}},
+            "conventions": {"empty_row": "NaN"},
+        }
+        def attention(*arrays): return plain(*arrays)[-1]
+        """,
+    )
+    _, lines = recorded(tmp_path, port)
+    (subject,) = lines[0]["run"]["subjects"]
+    model = subject["arithmetic"]["float32"]
+    assert (model["storage"], model["accumulation"], model["softmax"]) == (
+        "float32",
+        "float64",
+        "fused",
+    )
+    assert subject["conventions"]["empty_row"] == "NaN"
+    assert subject["conventions"]["mask"] == "True keeps"
+
+
+def test_a_traceback_is_recorded_once(tmp_path: Path) -> None:
+    port = write(tmp_path, "def attention(*arrays): raise KeyError('lost')")
+    _, lines = recorded(tmp_path, port)
+    errors = [line for line in lines if line.get("status") == "error"]
+    told = [line["detail"] for line in errors if "detail" in line]
+    assert len(errors) > len(told)
+    assert len(told) == len(set(told))
+    assert all("KeyError: 'lost'" in text for text in told)
+    assert told
 
 
 def test_lines_are_there_as_soon_as_results_are(tmp_path: Path) -> None:
