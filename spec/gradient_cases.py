@@ -87,6 +87,7 @@ HALVES: Final = ("float64", "float32", "float16")
 DOUBLE: Final = ("float64",)
 """Where gradients are 0 because one key has all the weight, and bounds are larger than that."""
 EXACT: Final = "uniform weights on whole numbers: every gradient is exact, and none is 0"
+TURNED: Final = "square weights, which fit the wrong way round, too"
 FRESH: Final = "weights as small as a layer starts with, where usual tolerances see nothing"
 
 Row = tuple[str, str, tuple[str, ...], bool]
@@ -164,6 +165,7 @@ def attention(forward: Forward) -> list[Case]:
                 ("batch-normal/3x33x20x7", "", WIDE, True),
             ],
         ),
+        gradient_case(case("normal", (9, 6, 6), families.normal, TURNED, generic=True), why=TURNED),
         gradient_case(case("fresh", MAIN, made.fresh, FRESH), why=FRESH, dtypes=HALVES),
         gradient_case(case("fresh", (5, 6, 3), made.fresh, FRESH), why=FRESH),
         _exact(case("balanced", (4, 6, 16), made.balanced, EXACT)),
