@@ -178,7 +178,7 @@ def further(check: str, case: Case, dtype: str, inputs: Inputs) -> tuple[dict[st
         return tuple({**inputs, **new} for new in CHANGES[check](case, dtype, inputs))
     return tuple(
         {name: times(array, move.inputs.get(name, 1.0)) for name, array in inputs.items()}
-        for move in MOVES[case.profile].get(check, ())
+        for move in MOVES.get(case.profile, {}).get(check, ())
     )
 
 

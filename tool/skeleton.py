@@ -82,7 +82,7 @@ def port(name: str, profiles: tuple[str, ...]) -> str:
     """A Python port with a function for each of some profiles."""
     head = PORT.format(
         name=json.dumps(name, ensure_ascii=False),
-        supports=_supports(KERNEL in profiles),
+        supports=_supports(any(name.startswith(KERNEL) for name in profiles)),
         conventions=_conventions({word for profile in profiles for word in ledger(profile)}),
     )
     return "\n\n".join([head, *map(function, profiles)])

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Final
 
-from qkvac.spec.attention import PROFILES
+from qkvac import gradient_skeletons
+from qkvac.spec.attention import DECLARED
 
 _WEIGHTS: Final = """
 S = Q @ K.swapaxes(-1, -2) / X.dtype.type(np.sqrt(K.shape[-1]))
@@ -31,6 +32,7 @@ SIGNATURES: Final[Mapping[str, str]] = {
     "multi_head_attention": "X, Wq, Wk, Wv, Wo, *, heads, causal=False",
     "attention_linear_layers": "X, Wq, Wk, Wv, bq, bk, bv",
     "embedding": "tokens, E, P",
+    **gradient_skeletons.SIGNATURES,
 }
 
 ABOUT: Final[Mapping[str, str]] = {
@@ -70,6 +72,7 @@ What attention starts from: rows E[tokens[n]] of a table [t, d], plus rows of P[
 
 The tokens are integers, and the k-th of them has the position k. X[n, d] is returned, in the
 dtype of E.""",
+    **gradient_skeletons.ABOUT,
 }
 
 BODIES: Final[Mapping[str, str]] = {
@@ -115,6 +118,7 @@ return Q, K, V, A, C, C @ Wo""",
     + _WEIGHTS
     + "return Q, K, V, A, A @ V",
     "embedding": "return E[tokens] + P[: tokens.shape[-1]]",
+    **gradient_skeletons.BODIES,
 }
 """Code that is right in float64 and float32, for batches and without tokens as well."""
 
@@ -122,8 +126,12 @@ return Q, K, V, A, C, C @ Wo""",
 def function(profile: str) -> str:
     """A function that says what it has to do, raises until it does, and suggests how."""
     first, _, rest = ABOUT[profile].partition("\n\n")
-    names = PROFILES[profile].quantities
-    if len(names) > 1:
+    declared = DECLARED[profile]
+    names = declared.quantities
+    if declared.base and declared.optional:
+        steps = [name for name in names if name in declared.optional]
+        rest += f" A dict of them may hold {', '.join(steps)} besides, and the test is sharper."
+    elif len(names) > 1 and not declared.base:
         named = ", ".join(f'"{"scores" if n == "Ω" else n}": {n}' for n in names)
         rest += f" {names[-1]} alone will do, but the more there is, the sharper the test; "
         rest += f"{{{named}}} says it all."

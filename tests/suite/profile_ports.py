@@ -10,6 +10,8 @@ import textwrap
 from pathlib import Path
 from typing import Final
 
+from qkvac.gradient_skeletons import BODIES, SIGNATURES
+
 EVERYTHING: Final = '''
 import numpy as np
 
@@ -97,6 +99,11 @@ def multi_head_attention(X, Wq, Wk, Wv, Wo, *, heads, causal=False):
     C = (A @ v).swapaxes(-2, -3).reshape(V.shape)
     return {**named(Q, K, V, S, A, C), "Y": C @ Wo}
 '''
+
+GRADIENTS: Final = "\n\n".join(
+    f"def {name}({SIGNATURES[name]}):\n{textwrap.indent(BODIES[name], '    ')}" for name in BODIES
+)
+"""The functions of gradients, for whoever has NumPy as np."""
 
 
 def write(folder: Path, text: str = "", name: str = "my_port") -> str:

@@ -16,17 +16,16 @@ from qkvac.engine import Engine
 from qkvac.exporting import export, exported
 from qkvac.ports import FUNCTIONS
 from qkvac.selection import Options, Selection, profiles_with_cases
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.cases import cases
 from qkvac.tensors import decode, encode
-from qkvac.tests.suite.profile_ports import EVERYTHING, write
+from qkvac.tests.suite.profile_ports import EVERYTHING, GRADIENTS, write
 from qkvac.vectors import read_manifest
 
-FORWARD: Final = tuple(name for name in profiles_with_cases() if not PROFILES[name].base)
+PROFILES: Final = profiles_with_cases()
 DECLARED: Final = (
     'supports="all"',
     'arithmetic.softmax="shifted, divided"',
-    f"profiles={json.dumps(FORWARD)}",
+    f"profiles={json.dumps(PROFILES)}",
 )
 
 PROGRAM: Final = """
@@ -46,7 +45,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def functions() -> Mapping[str, Any]:
     scope: dict[str, Any] = {}
-    exec(EVERYTHING, scope)
+    exec(f"{EVERYTHING}\n\n{GRADIENTS}", scope)
     return scope
 
 
@@ -60,14 +59,17 @@ def answered(data: bytes) -> bytes:
     keywords = {name: given[name] for name in words.keywords if name in given}
     with np.errstate(all="ignore"):
         found = functions()[profile](*map(arrays.get, words.positional), **keywords)
-    return encode(found if isinstance(found, dict) else {words.returns[-1]: found}, {})
+    if not isinstance(found, dict):
+        several = found if isinstance(found, tuple) else (found,)
+        found = dict(zip(words.returns[-len(several) :], several, strict=True))
+    return encode({name: array for name, array in found.items() if array is not None}, {})
 
 
 def some() -> tuple[str, ...]:
     """A plain, a masked, a batched and an empty case of every variant there is."""
     chosen = {
         (c.profile, c.variant, c.masked, bool(c.batch), "empty" in c.needs): c.id
-        for name in FORWARD
+        for name in PROFILES
         for c in reversed(cases(name))
         if not c.layouts and c.tier == "default"
     }
@@ -84,8 +86,6 @@ def results(selection: Selection) -> list[Result]:
 def test_masks_are_booleans_and_tokens_integers_in_files() -> None:
     kinds = dict[str, set[str]]()
     for vector in exported(Selection(cases=some(), dtypes=("float32",))):
-        if vector.case.profile not in FORWARD:
-            continue
         entry = vector.to_json()
         assert json.loads(json.dumps(entry["attributes"])) == dict(vector.case.attributes)
         for name, tensor in entry["inputs"].items():
@@ -108,7 +108,7 @@ def test_an_absent_bias_is_an_absent_tensor() -> None:
 
 def test_right_outputs_of_all_profiles_pass(tmp_path: Path) -> None:
     inputs, outputs = tmp_path / "inputs", tmp_path / "outputs"
-    export(inputs, Selection(profiles=FORWARD, cases=some(), dtypes=("float32",)), False)
+    export(inputs, Selection(profiles=PROFILES, cases=some(), dtypes=("float32",)), False)
     outputs.mkdir()
     for path in inputs.glob("*.safetensors"):
         (outputs / path.name).write_bytes(answered(path.read_bytes()))
@@ -116,7 +116,7 @@ def test_right_outputs_of_all_profiles_pass(tmp_path: Path) -> None:
     found = results(Selection(graded=graded, declare=DECLARED, tier="full", dtypes=("float32",)))
     assert {r.status for r in found} <= {Status.PASSED, Status.UNSUPPORTED, Status.INDECISIVE}
     decided = {r.cell.profile for r in found if r.last and r.decisive}
-    assert decided == set(FORWARD)
+    assert decided == set(PROFILES)
     asked = {r.cell.quantity for r in found if r.status == Status.PASSED and r.cell.is_check}
     assert asked >= {"repeat", "future", "first-row", "own-row", "batch", "sensitivity"}
     assert {case.rpartition("/s")[0] or case for case in read_manifest(inputs).digests["float32"]}
