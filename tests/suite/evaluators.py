@@ -17,6 +17,7 @@ import flint
 import numpy as np
 from numpy.typing import NDArray
 
+from qkvac.spec.ball import working_precision
 from qkvac.spec.formats import FORMATS, dtype
 
 Array = NDArray[Any]
@@ -253,7 +254,7 @@ def _balls(array: Array) -> flint.arb_mat:
 
 def truth(given: Mapping[str, Array], causal: bool = False) -> dict[str, Truth]:
     """The attention equations in 320-bit balls; quantities in `given` are taken as they are."""
-    with flint.ctx.workprec(320):
+    with working_precision(320):
         known = {name: _balls(array) for name, array in given.items()}
         for name, weight in (("Q", "Wq"), ("K", "Wk"), ("V", "Wv")):
             if name not in known and weight in known:

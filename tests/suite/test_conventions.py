@@ -80,6 +80,7 @@ def reference(
         if mask.dtype == np.bool_:
             keep = keep & mask
         else:
+            mask = mask.astype(np.float64)
             keep, bias = keep & np.isfinite(mask), np.where(np.isfinite(mask), mask, 0)
     scores = np.stack([np.einsum("bld,bsd->bls", Q[:, i], K[:, i // group]) for i in range(6)], 1)
     logits = scores * attributes.get("scale", Q.shape[-1] ** -0.5) + bias
