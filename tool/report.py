@@ -69,12 +69,12 @@ class Report:
 
     @cached_property
     def undecided(self) -> tuple[tuple[str, str, str], ...]:
-        """(subject id, profile, dtype) that were offered and have no decisive pass of the result.
+        """(subject id, profile, dtype) that were offered and have no decisive pass of a result.
 
-        What this machine could not run at all is not offered on it; nor is what a mode of an
+        Every gradient is a result, so that each of them has to be proved somewhere. What this machine could not run at all is not offered on it; nor is what a mode of an
         adapter declines whatever the case, since profiles are declared for all of its modes.
         """
-        offered = dict[tuple[str, str, str], bool]()
+        offered = dict[tuple[str, str, str], dict[str, bool]]()
         skipped, declined, tried = (set[tuple[str, str, str]]() for _ in range(3))
         for result in self.results:
             cell = result.cell
@@ -84,15 +84,20 @@ class Report:
             if result.status == Status.SKIPPED:
                 skipped.add(key)
                 continue
+            proofs = offered.setdefault(key, {})
             if result.status != Status.UNSUPPORTED:
                 tried.add(key)
+                # A listed deviation is proved as well as a pass.
+                proved = result.decisive or result.status == Status.KNOWN_DEVIATION
+                proofs[cell.quantity] = proofs.get(cell.quantity, False) or proved
             elif cell.subject.port is None:
                 declined.add(key)
-            # A listed deviation is proved as well as a pass.
-            proved = result.decisive or result.status == Status.KNOWN_DEVIATION
-            offered[key] = offered.get(key, False) or proved
         absent = (skipped | declined) - tried
-        return tuple(key for key, decisive in offered.items() if not decisive and key not in absent)
+        return tuple(
+            key
+            for key, proofs in offered.items()
+            if not (proofs and all(proofs.values())) and key not in absent
+        )
 
     @property
     def stopped(self) -> int:

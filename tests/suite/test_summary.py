@@ -386,3 +386,17 @@ def test_totals_are_plain_values() -> None:
     assert found["exit_status"] == 1
     assert found["counts"] == {"passed": 2, "failed": 1}
     assert found["identities"][0]["classes"] == (("my_port@cpu", "jax/jit@cpu"),)
+
+
+def test_every_gradient_has_to_be_proved() -> None:
+    profile = "attention_gradients"
+    names = DECLARED[profile].results()
+    proved = [result(name, profile=profile, last=True, decisive=True) for name in names]
+    assert Report(proved).exit_status == 0
+    unclear = [*proved[:-1], replace(proved[-1], status=Status.INDECISIVE, decisive=False)]
+    report = Report(unclear)
+    assert report.exit_status == 3
+    assert report.undecided == (("my_port@cpu", profile, "float32"),)
+    # A mask's gradient is asked of nobody who takes no masks.
+    without = replace(proved[-1], status=Status.UNSUPPORTED, decisive=False)
+    assert Report([*proved[:-1], without]).exit_status == 0
