@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from qkvac import __version__
+from qkvac.publication.commands import report
 from qkvac.usage import UsageError
 
 INTERRUPTED = 130
@@ -246,6 +247,9 @@ def faults(name: str | None, form: str) -> None:
     from qkvac.catalogue import show_faults
 
     show_faults(name, form)
+
+
+cli.add_command(report)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

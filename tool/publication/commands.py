@@ -1,0 +1,188 @@
+"""The commands that make something of records. Nothing heavy is imported before one needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from qkvac.publication.archive import Archive
+
+RECORD = click.Path(path_type=Path)
+
+EPILOG = (
+    "RECORDs are what `qkvac run --record FILE` and the like write, or `qkvac report merge`; they "
+    "are read as data of strangers. Several are merged first. Exit status: 2 for a record that "
+    "cannot be used."
+)
+
+
+def output(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option for where the result goes."""
+    option = click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Default, and -: the standard output.",
+    )
+    return option(command)
+
+
+def reading(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options for how records are read."""
+    option = click.option(
+        "--max-size",
+        metavar="SIZE",
+        default="1G",
+        show_default=True,
+        help="Refuse a larger record.",
+    )
+    return option(command)
+
+
+truncated = click.option(
+    "--allow-truncated", is_flag=True, help="Also take records of runs that ended early."
+)
+
+records = click.argument("records", metavar="RECORD...", nargs=-1, required=True, type=RECORD)
+
+
+@click.group(epilog=EPILOG)
+def report() -> None:
+    """Merge and compare records, and publish them as pages and badges.
+
+    \b
+    qkvac run --record new.jsonl
+    qkvac report diff old.jsonl new.jsonl
+    qkvac report html new.jsonl -o report.html
+    """
+
+
+@report.command(epilog=EPILOG)
+@records
+@truncated
+@reading
+@output
+def merge(
+    records: tuple[Path, ...], allow_truncated: bool, max_size: str, output: Path | None
+) -> None:
+    """Make one record of those of many machines and environments, or of the shards of a run.
+
+    Every environment keeps its header. Records that were judged by different versions of the
+    spec, that hold the same cell of the same environment, that contradict each other, or that end
+    early are refused; so are shards of a run without the others.
+    """
+    from qkvac.publication.merging import written
+    from qkvac.publication.output import emit
+
+    emit(written(_read(records, max_size, allow_truncated)), output)
+
+
+@report.command(epilog=EPILOG.replace("Several are merged first. ", ""))
+@click.argument("old", type=RECORD)
+@click.argument("new", type=RECORD)
+@click.option("--strict", is_flag=True, help="Errors that grew towards the bound fail, too.")
+@truncated
+@reading
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@output
+def diff(
+    old: Path,
+    new: Path,
+    strict: bool,
+    allow_truncated: bool,
+    max_size: str,
+    form: str,
+    output: Path | None,
+) -> int:
+    """Say what changed from the record OLD to the record NEW, and what moved in between.
+
+    Cells are matched by subject, dtype, case and quantity. Exit status 1 for a regression: a cell
+    that fails and did not fail before, or one that passed and is not run, or not decided, any
+    more. Cells that were fixed, cells that are new, errors that grew towards their bounds and
+    results with other bits are listed.
+
+    An error grew when it takes more than a quarter of its bound and more than twice what it took
+    before. Bits are compared where processor, threads and settings are the same; elsewhere they
+    may differ without any reason to look for, and are counted as not comparable.
+    """
+    from qkvac.publication.comparison import compare
+    from qkvac.publication.output import emit
+    from qkvac.publication.telling import to_json, to_text
+
+    found = compare(
+        _read((old,), max_size, allow_truncated), _read((new,), max_size, allow_truncated)
+    )
+    emit([to_json(found) if form == "json" else to_text(found)], output)
+    return 1 if found.regressed or (strict and found.grown) else 0
+
+
+@report.command(epilog=EPILOG)
+@records
+@reading
+@output
+def html(records: tuple[Path, ...], max_size: str, output: Path | None) -> None:
+    """Make one page that shows everything, needs no other file and loads nothing.
+
+    A record of a run that ended early is shown under a banner that says so.
+    """
+    from qkvac.publication.html import render
+    from qkvac.publication.output import emit
+
+    emit([render(_read(records, max_size, True))], output)
+
+
+@report.command(epilog=EPILOG)
+@records
+@reading
+@output
+def markdown(records: tuple[Path, ...], max_size: str, output: Path | None) -> None:
+    """Make a summary for a CI job: scores, what was not run, and every failure with its command.
+
+    \b
+    qkvac report markdown run.jsonl >> "$GITHUB_STEP_SUMMARY"
+
+    It stays below the 1 MiB that GitHub takes, and says so where something had to be left out.
+    """
+    from qkvac.publication.markdown import render
+    from qkvac.publication.output import emit
+
+    emit([render(_read(records, max_size, True))], output)
+
+
+@report.command(epilog=EPILOG)
+@records
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["json", "svg"]),
+    help="json is for shields.io's endpoint; default: as FILE ends, else json.",
+)
+@click.option("--label", default="qkvac", show_default=True, help="What stands on the left.")
+@reading
+@output
+def badge(
+    records: tuple[Path, ...], form: str | None, label: str, max_size: str, output: Path | None
+) -> None:
+    """Make a badge. It is green only where everything that was run conforms.
+
+    What was not run is not in its numbers, which are cells passed and cells run.
+    """
+    from qkvac.publication.badge import badge, endpoint, svg
+    from qkvac.publication.output import emit
+
+    if form is None:
+        form = "svg" if output is not None and output.suffix == ".svg" else "json"
+    made = badge(_read(records, max_size, True), label)
+    emit([svg(made) if form == "svg" else endpoint(made)], output)
+
+
+def _read(paths: tuple[Path, ...], max_size: str, allow_truncated: bool) -> Archive:
+    from qkvac.publication.archive import read_all
+    from qkvac.selection import size
+
+    return read_all(paths, allow_truncated=allow_truncated, largest=size(max_size))

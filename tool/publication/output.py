@@ -1,0 +1,48 @@
+"""Where what is made of records goes: a file, or the standard output."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from qkvac.usage import UsageError
+
+
+def emit(parts: Iterable[str], path: Path | None) -> None:
+    """Writes text to a file, or to the standard output for None and "-"; raises UsageError."""
+    if path is None or str(path) == "-":
+        sys.stdout.flush()
+        for part in parts:
+            sys.stdout.buffer.write(part.encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()
+        return
+    try:
+        _store(parts, path)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}; choose another file with -o"
+        ) from error
+
+
+def _store(parts: Iterable[str], path: Path) -> None:
+    """Writes a file as a whole: until it is complete, what was there before stays."""
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
+            file.writelines(parts)
+        return
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+            file.writelines(parts)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
