@@ -11,9 +11,9 @@ from typing import Final
 
 from qkvac.cells import Result, Status
 from qkvac.report import NOT_RUN
-from qkvac.tables import GRADES
+from qkvac.tables import GRADES, worst_status
 
-FAILED, KNOWN, OPEN, ABSENT = "failed", "known", "open", "absent"
+PLAIN, FAILED, KNOWN, OPEN, ABSENT = "plain", "failed", "known", "open", "absent"
 """Kinds of marks besides the grades of a pass."""
 
 KINDS: Final = {
@@ -21,15 +21,8 @@ KINDS: Final = {
     **dict.fromkeys(NOT_RUN, ABSENT),
     Status.KNOWN_DEVIATION: KNOWN,
     Status.INDECISIVE: OPEN,
-    Status.PASSED: "conforming",
+    Status.PASSED: PLAIN,
 }
-
-ORDER: Final = (
-    *(Status.CRASH, Status.TIMEOUT, Status.ERROR, Status.FAILED, Status.MISSING),
-    *(Status.UNEXPECTED_PASS, Status.KNOWN_DEVIATION, Status.PASSED, Status.INDECISIVE),
-    *reversed(NOT_RUN),
-)
-"""Statuses, the one that says most about a group of cells first."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +43,7 @@ def mark(results: Sequence[Result], strict: bool = False) -> Mark:
     """The mark of some cells; with `strict` a suspicious one has failed."""
     if not results:
         return Mark()
-    found = {result.status for result in results}
-    status = next(status for status in ORDER if status in found)
+    status = worst_status(results)
     passed, required = score(results, strict)
     if status != Status.PASSED:
         return Mark(status, KINDS[status], None, passed, required)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qkvac.cells import Result
+from qkvac.publication import surroundings
 from qkvac.publication.archive import Archive, Environment
 from qkvac.publication.marks import Mark, mark
 from qkvac.publication.texts import visible
@@ -105,22 +106,8 @@ def rows(runs: Sequence[Run]) -> tuple[Row, ...]:
 
 def facts(run: Run) -> dict[str, str]:
     """Everything that two environments may differ in, by name."""
-    known, header = run.environment.surroundings, run.environment.header
-    text = {
-        **known["versions"],
-        "Python": known["python"],
-        "platform": known["platform"],
-        "system": known.get("system", ""),
-        "processor": known["cpu"],
-        FEATURES: " ".join(known["cpu_features"]),
-        "threads": known["threads"],
-        "devices": ", ".join(known["devices"]),
-        "accelerators": ", ".join(known.get("accelerators", ())),
-        **known["settings"],
-        "spec": header["spec_version"],
-        "qkvac": header["qkvac_version"],
-    }
-    return {visible(str(name)): visible(str(value)) for name, value in text.items() if value}
+    known = surroundings.facts(run.environment)
+    return {visible(name): visible(value) for name, value in known.items()}
 
 
 def differing(runs: Sequence[Run]) -> tuple[str, ...]:

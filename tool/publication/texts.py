@@ -28,9 +28,11 @@ def visible(text: str) -> str:
     )
 
 
-def number(value: float | None, digits: int = 2) -> str:
-    """A measured number with a few digits: 0.68, 1.2e+05; "" for None."""
-    return "" if value is None else f"{value:.{digits}g}"
+def number(value: float | None) -> str:
+    """A measured number with a few digits: 0.68, 0.0012, 1.2e+05; "" for None."""
+    if value is None:
+        return ""
+    return f"{value:.2f}" if 0.01 <= value < 10 else f"{value:.2g}"
 
 
 def listed(words: Iterable[str]) -> str:

@@ -1,0 +1,95 @@
+"""A conformance report as one HTML file, which needs nothing besides itself.
+
+Everything of the record goes through the template's escaping, or into compressed data that the
+page's own script shows as text. The page's policy allows this script and this style sheet by
+their digests and nothing else, so that no text of a record could run or load anything even if it
+became markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import quote
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from qkvac.cells import Result
+from qkvac.publication.archive import Archive
+from qkvac.publication.columns import packed
+from qkvac.publication.page import page
+from qkvac.publication.runs import Run
+from qkvac.publication.strips import MARGIN, WIDTH, place, ticks
+from qkvac.publication.texts import number
+from qkvac.report import NOT_PROVED
+from qkvac.spec.attention import CONVENTIONS
+
+SAFE: Final = "/@:,"
+"""What a link leaves as it is, besides letters, digits and -._~"""
+
+
+def render(archive: Archive) -> str:
+    """The page. Equal archives make equal pages: nothing in it tells when it was made."""
+    model = page(archive)
+    style, script = _file("page.css"), _file("page.js")
+    return _template().render(
+        page=model,
+        style=Markup(style),
+        script=Markup(script),
+        policy=policy(style, script),
+        data=packed(model.runs),
+        conventions=CONVENTIONS,
+        not_proved=NOT_PROVED,
+        scale={"width": WIDTH, "margin": MARGIN, "ticks": ticks(), "bound": place(1.0)},
+    )
+
+
+def policy(style: str, script: str) -> str:
+    """The content security policy: this style, this script, nothing else; no text becomes code."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"style-src '{_digest(style)}'",
+            f"script-src '{_digest(script)}'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+
+
+def cells(**filters: str) -> str:
+    """A link to the cells that have these values."""
+    return "#" + "&".join(f"{name}={quote(value, SAFE)}" for name, value in filters.items())
+
+
+def cell(run: Run, result: Result, merged: bool) -> str:
+    """The link to a cell, which stays the same as long as its id does."""
+    where = {"environment": run.id} if merged else {}
+    return cells(cell=result.cell.id, **where)
+
+
+def _template() -> Any:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "count": lambda value: f"{value:,}",
+        "number": number,
+        "markup": Markup,
+        "plural": lambda count, word: f"{count:,} {word}{'' if count == 1 else 's'}",
+    }
+    environment.globals |= {"cells": cells, "cell": cell}
+    return environment.from_string(_file("page.html.j2"))
+
+
+def _file(name: str) -> str:
+    return (resources.files("qkvac.publication") / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

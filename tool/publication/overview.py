@@ -1,0 +1,181 @@
+"""The first screen: does it conform, where not, and why; and the environments it speaks of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from qkvac.cells import Result, Status
+from qkvac.declaration import DTYPES
+from qkvac.publication.marks import FAILED, KNOWN, OPEN, PLAIN, score
+from qkvac.publication.runs import FEATURES, Run, differing, facts, title
+from qkvac.publication.texts import listed, visible
+from qkvac.report import FAILED as BAD
+from qkvac.report import NOT_RUN, PASSED
+from qkvac.tables import GRADES
+
+UNGRADED: Final = "passed, without a grade"
+"""What became of checks, and of quantities without entries."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many cells there are of a grade or status."""
+
+    word: str
+    kind: str
+    cells: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether everything conforms, in words and in numbers."""
+
+    kind: str
+    """pass, fail or open."""
+    word: str
+    sentence: str
+    passed: int
+    required: int
+    counts: tuple[Count, ...]
+    """Cells that were run, the best first."""
+    not_run: tuple[Count, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A subject that fails in a profile: where, and why most of its cells do."""
+
+    environment: str
+    subject: str
+    profile: str
+    dtypes: str
+    quantities: str
+    cells: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Background:
+    """An environment as a page shows it."""
+
+    label: str
+    title: str
+    """What tells it from the others; "" if it is the only one."""
+    id: str
+    started: str
+    facts: tuple[tuple[str, str, bool], ...]
+    """Name, value, and whether it is another elsewhere."""
+    features: str
+    """Features of the processor, in one line."""
+    verdict: Verdict
+    complete: bool
+
+
+def verdict(runs: Sequence[Run]) -> Verdict:
+    """The verdict on some runs together."""
+    results = [result for run in runs for result in run.results]
+    passed = required = 0
+    for run in runs:
+        own = score(run.results, run.report.strict)
+        passed, required = passed + own[0], required + own[1]
+    kind = _kind(runs)
+    word = {"pass": "Conforms", "fail": "Does not conform", "open": "Not decided"}[kind]
+    return Verdict(
+        kind, word, visible(_sentence(runs)), passed, required, _counts(results), _not_run(results)
+    )
+
+
+def _kind(runs: Sequence[Run]) -> str:
+    found = {run.report.exit_status for run in runs}
+    if BAD in found:
+        return "fail"
+    unfinished = any(run.report.stopped or not run.complete for run in runs)
+    return "pass" if found == {PASSED} and not unfinished else "open"
+
+
+def _sentence(runs: Sequence[Run]) -> str:
+    if len(runs) == 1:
+        return runs[0].report.sentence
+    bad = [run.label for run in runs if _kind([run]) == "fail"]
+    undecided = [run.label for run in runs if _kind([run]) == "open"]
+    parts = []
+    if bad:
+        parts.append(f"something fails in {listed(bad)}")
+    if undecided:
+        parts.append(f"nothing is decided, or a run is unfinished, in {listed(undecided)}")
+    if not parts:
+        return f"Everything that was required passed in all {len(runs)} environments."
+    return f"Of {len(runs)} environments, {'; '.join(parts)}."
+
+
+def _counts(results: Sequence[Result]) -> tuple[Count, ...]:
+    words = Counter(r.grade or UNGRADED if r.status == Status.PASSED else r.status for r in results)
+    kinds = {
+        **{grade: grade for grade in GRADES},
+        UNGRADED: PLAIN,
+        Status.KNOWN_DEVIATION: KNOWN,
+        Status.INDECISIVE: OPEN,
+        **{status: FAILED for status in Status.ALL if status in Status.BAD},
+    }
+    return tuple(Count(word, kind, words[word]) for word, kind in kinds.items() if words[word])
+
+
+def _not_run(results: Sequence[Result]) -> tuple[Count, ...]:
+    counts = Counter(result.status for result in results)
+    return tuple(Count(status, "absent", counts[status]) for status in NOT_RUN if counts[status])
+
+
+def places(runs: Sequence[Run]) -> tuple[Place, ...]:
+    """Where something fails, and why, those with most failures first."""
+    found = []
+    for run in runs:
+        groups = dict[tuple[str, str], list[Result]]()
+        for result in run.report.failures:
+            key = (result.cell.subject.id, result.cell.profile)
+            groups.setdefault(key, []).append(result)
+        for (subject, profile), group in groups.items():
+            dtypes = {result.cell.dtype for result in group}
+            quantities = dict.fromkeys(result.cell.quantity for result in group)
+            place = Place(
+                run.label,
+                visible(subject),
+                profile,
+                ", ".join(dtype for dtype in DTYPES if dtype in dtypes),
+                ", ".join(quantities),
+                len(group),
+                why(group),
+            )
+            found.append(place)
+    return tuple(sorted(found, key=lambda place: -place.cells))
+
+
+def why(group: Sequence[Result]) -> str:
+    """The explanation that most of some failures have, and how many others there are."""
+    texts = Counter(r.diagnosis or r.reason or r.clause or r.grade or r.status for r in group)
+    (text, _), *others = texts.most_common()
+    more = f" (and {len(others)} more)" if others else ""
+    return visible(f"{text}{more}")
+
+
+def backgrounds(runs: Sequence[Run]) -> tuple[Background, ...]:
+    """The environments, in order."""
+    other = differing(runs)
+    found = []
+    for run in runs:
+        known = facts(run)
+        found.append(
+            Background(
+                run.label,
+                title(run, other),
+                run.id,
+                visible(str(run.environment.header["started"])),
+                tuple((n, v, n in other) for n, v in known.items() if n != FEATURES),
+                known.get(FEATURES, ""),
+                verdict([run]),
+                run.complete,
+            )
+        )
+    return tuple(found)
