@@ -48,11 +48,11 @@ def groups(failures: Iterable[Result]) -> list[list[Result]]:
     return list(found.values())
 
 
-def blocks(failures: Iterable[Result]) -> tuple[list[str], int]:
+def blocks(failures: Iterable[Result], most: int = SHOWN) -> tuple[list[str], int]:
     """Blocks for the first groups of failures, and how many groups are left."""
     found = groups(failures)
     shown = []
-    for group in found[:SHOWN]:
+    for group in found[:most]:
         first = telling(group)
         rest = {r.cell.case: r for r in group if r.cell.case != first.cell.case}
         shown.append(explain(first, list(rest.values())))
@@ -125,7 +125,7 @@ def worst(result: Result) -> str | None:
 
 
 def _precision(result: Result) -> str | None:
-    if result.grade == "suspicious":
+    if result.grade == "suspicious" and result.z is not None and result.rms is not None:
         return f"z = {result.z:.1f}, rms = {result.rms:.1f}: larger errors than rounding explains"
     return None
 

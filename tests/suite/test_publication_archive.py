@@ -112,6 +112,14 @@ def misnamed(record: list[dict[str, Any]]) -> None:
     record[0]["run"]["subjects"][0]["id"] = "torch"
 
 
+def unquoted(record: list[dict[str, Any]]) -> None:
+    record[0]["run"]["subjects"][0]["declare"] = "--declare 'x"
+
+
+def unquoted_folder(record: list[dict[str, Any]]) -> None:
+    record[0]["run"]["subjects"][0] |= {"form": "folder", "port": "a 'b"}
+
+
 def twofold(record: list[dict[str, Any]]) -> None:
     record[0]["run"]["subjects"] *= 2
 
@@ -138,6 +146,8 @@ MUTATIONS: Mapping[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
     "another id": (changed(0, environment_id="0" * 16), "header was changed"),
     "another machine": (environment_changed, "header was changed"),
     "a wrong declaration": (undeclared, "declaration"),
+    "words that are none": (unquoted, "No closing quotation"),
+    "folders that are none": (unquoted_folder, "No closing quotation"),
     "a wrong name": (misnamed, "another id"),
     "a subject twice": (twofold, "twice"),
 }

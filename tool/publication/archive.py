@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
-from qkvac.cells import Result, Subject
+from qkvac.cells import FOLDER, Result, Subject
 from qkvac.declaration import DeclarationError
 from qkvac.environment import identity
 from qkvac.publication.validation import accepts, complaint
@@ -267,8 +268,13 @@ class _Reader:
             for entry in environment.entries:
                 for dtype in entry.dtypes:
                     entry.arithmetic(dtype)
-        except (DeclarationError, SpecError) as error:
-            self._refuse(f"a declaration is wrong ({error}); make the record anew")
+                # They become words of a command line that runs a case again.
+                shlex.split(entry.subject.declare)
+                if entry.subject.form == FOLDER:
+                    shlex.split(entry.subject.port or "")
+        except (DeclarationError, SpecError, ValueError) as error:
+            detail = " ".join(str(error).split())[:120]
+            self._refuse(f"a declaration is wrong ({detail}); make the record anew")
         if ids != [subject["id"] for subject in environment.run["subjects"]]:
             self._refuse("a subject has another id than its parts make; make the record anew")
         if len(set(ids)) < len(ids):
