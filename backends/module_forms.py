@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from qkvac.backends.adapter import Functions
+from qkvac.backends.adapter import Adapter, Array, Budget, Functions
 
 Weights: TypeAlias = "Mapping[str, Any]"
 """A checkpoint: Wq, Wk, Wv [d, c], and the biases [c] that there are, as tensors."""
@@ -65,9 +65,7 @@ class Modules:
         """The matrices are given as (c, d)."""
         return self.form.call(self.loaded(X, self.given(Wq, Wk, Wv, bq, bk, bv)), X)
 
-    def attention_gradients(
-        self, X: Any, Wq: Any, Wk: Any, Wv: Any, dC: Any
-    ) -> Mapping[str, Any]:
+    def attention_gradients(self, X: Any, Wq: Any, Wk: Any, Wv: Any, dC: Any) -> Mapping[str, Any]:
         module = self.loaded(X, {"Wq": Wq, "Wk": Wk, "Wv": Wv})
         return self.form.gradients(module, X, dC)
 
@@ -96,10 +94,6 @@ class Modules:
             **{name: b for name, b in biases.items() if b is not None},
         }
 
-    def evidence(self) -> dict[str, Any]:
-        """Facts that show which modules ran."""
-        return {"class": self.form.name, "modules": len(self.kept)}
-
     @property
     def functions(self) -> Functions:
         """By profile."""
@@ -114,6 +108,21 @@ PROFILES: Final = (
     "causal_attention_gradients",
     "attention_linear_layers_gradients",
 )
+
+
+class Trained(Adapter):
+    """An adapter that answers with modules. A module takes its weights: it is not recorded."""
+
+    def __init__(self, mode: str, device: str, form: Form) -> None:
+        self.modules = Modules(form)
+        super().__init__(mode, device, self.modules.functions)
+
+    def evidence(self) -> dict[str, Any]:
+        shown = {"class": self.modules.form.name, "modules": len(self.modules.kept)}
+        return super().evidence() | shown  # type: ignore[safe-super]
+
+    def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
+        raise NotImplementedError("operations of modules are not recorded")
 
 
 def no_biases(biases: str) -> None:

@@ -32,13 +32,17 @@ from qkvac.selection import Options, Selection
 from qkvac.spec.attention import DECLARED, Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.presentation import presented
+from qkvac.spec.visibility import has_blind_queries
 from qkvac.usage import UsageError, unknown
 
 if TYPE_CHECKING:
     from qkvac.batches import CommandRunner
 
-COMPILING: Final = ("compile", "jit", "function", "xla")
-"""Modes of adapters in which every shape is compiled anew."""
+COMPILING: Final = (
+    *("compile", "jit", "function", "xla"),
+    *("parameters", "linear", "linear-flax", "linear-equinox"),
+)
+"""Modes of adapters in which every shape is compiled anew, or has a module of its own."""
 
 Kept: TypeAlias = "dict[str, Worker | CommandRunner]"
 """What can go on to answer, by subject id."""
@@ -68,7 +72,7 @@ class Entry:
 
     @property
     def compiled(self) -> bool:
-        """Whether every shape is compiled anew, so that few shapes are run."""
+        """Whether every shape takes preparation, so that few shapes are run."""
         return self.subject.port is None and self.subject.mode in COMPILING
 
     @property
@@ -85,6 +89,11 @@ class Entry:
         """What the case needs and the subject does not support, in one word; "" if nothing."""
         if case.layouts and self.subject.form == COMMAND:
             return FILES
+        chosen = self.declaration.conventions
+        other = DECLARED[case.profile].base and chosen["empty_row"] != "zeros"
+        if other and has_blind_queries(case, chosen["causal_alignment"]):
+            # Only weights of 0 make these gradients what the derived equations say.
+            return "empty rows"
         return min(case.needs - self.declaration.supports, default="")
 
     @property

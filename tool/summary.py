@@ -164,7 +164,7 @@ def _left_out(report: Report) -> list[str]:
         count = sum(report.left_out.values())
         lines.append(
             f"left out in this tier: {count} cases of {', '.join(report.left_out)}, "
-            "which compile for every shape; --tier full runs them"
+            "which prepare for every shape; --tier full runs them"
         )
     doubtful = [r.cell for r in report.results if r.grade == "suspicious"]
     if doubtful and not report.strict:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from qkvac.backends import numpy as framework
 from qkvac.backends import numpy_modules as modules
 from qkvac.backends.adapter import choose, require
-from qkvac.backends.module_forms import PROFILES, Form, Modules, no_biases
+from qkvac.backends.module_forms import PROFILES, Form, Trained, no_biases
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "numpy-modules",
@@ -32,9 +32,7 @@ def form(mode: str) -> Form:
 
     def make(d: int, c: int, *, biases: str, causal: bool, like: Any) -> Any:
         if mode == "linear":
-            return modules.LinearSelfAttention(
-                d, c, biases=biases, causal=causal, dtype=like.dtype
-            )
+            return modules.LinearSelfAttention(d, c, biases=biases, causal=causal, dtype=like.dtype)
         no_biases(biases)
         return modules.SelfAttention(d, c, causal=causal, dtype=like.dtype)
 
@@ -53,15 +51,8 @@ def open(mode: str = "parameters", device: str = "cpu") -> NumPyModules:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
-    return NumPyModules(mode, device, Modules(form(mode)))
+    return NumPyModules(mode, device, form(mode))
 
 
-class NumPyModules(framework.NumPy):
+class NumPyModules(Trained, framework.NumPy):
     """Modules in NumPy, called as they are."""
-
-    def __init__(self, mode: str, device: str, modules: Modules) -> None:
-        super().__init__(mode, device, modules.functions)
-        self.modules = modules
-
-    def evidence(self) -> dict[str, Any]:
-        return {"calls": self.calls, **self.modules.evidence()}

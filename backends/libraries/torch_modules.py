@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from qkvac.backends import torch as framework
 from qkvac.backends.adapter import choose, require
-from qkvac.backends.module_forms import PROFILES, Form, Modules, no_biases
+from qkvac.backends.module_forms import PROFILES, Form, Trained, no_biases
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch-modules",
@@ -65,15 +65,8 @@ def open(mode: str = "parameters", device: str = "cpu") -> TorchModules:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
-    return TorchModules(mode, device, Modules(form(mode)))
+    return TorchModules(mode, device, form(mode))
 
 
-class TorchModules(framework.Torch):
+class TorchModules(Trained, framework.Torch):
     """Modules in PyTorch, called as they are."""
-
-    def __init__(self, mode: str, device: str, modules: Modules) -> None:
-        super().__init__(mode, device, modules.functions)
-        self.modules = modules
-
-    def evidence(self) -> dict[str, Any]:
-        return super().evidence() | self.modules.evidence()

@@ -109,7 +109,7 @@ def notes(runs: tuple[Run, ...]) -> tuple[str, ...]:
         left_out = sum(run.report.left_out.values())
         if left_out:
             found.append(
-                f"{prefix}left out in this tier: {left_out} cases of modes that compile for every "
+                f"{prefix}left out in this tier: {left_out} cases of modes that prepare for every "
                 "shape; --tier full runs them"
             )
     return tuple(map(visible, dict.fromkeys(found)))

@@ -1,0 +1,68 @@
+"""Trainable modules in TensorFlow: `tf.Variable`s, and Keras' `Dense` layers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from qkvac.backends import keras_attention
+from qkvac.backends import tensorflow as framework
+from qkvac.backends.adapter import choose, installed, require
+from qkvac.backends.module_forms import PROFILES, Form, Trained, no_biases
+
+QKVAC: Final[dict[str, Any]] = {
+    "name": "tensorflow-modules",
+    "requires": "tensorflow",
+    "modes": ("parameters", "linear"),
+    "dtypes": ("float64", "float32", "bfloat16", "float16"),
+    "devices": ("cpu", "cuda", "rocm", "tpu"),
+    "profiles": PROFILES,
+    "supports": ("batches", "empty", "layouts"),
+    "deterministic": True,
+    "arithmetic": {**framework.QKVAC["arithmetic"], "softmax": "fused"},
+}
+
+devices = framework.devices
+environment = framework.environment
+unavailable = framework.unavailable
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the results."""
+    return framework.versions() | installed("keras")
+
+
+def form(mode: str) -> Form:
+    """The modules of a mode. Raises ModeError where Keras runs on another framework."""
+    import tensorflow as tf
+
+    keras_attention.select("tensorflow")
+    from qkvac.backends import tensorflow_modules as modules
+
+    def make(d: int, c: int, *, biases: str, causal: bool, like: Any) -> Any:
+        if mode == "linear":
+            return modules.LinearSelfAttention(
+                d, c, biases=biases, causal=causal, dtype=like.dtype.name
+            )
+        no_biases(biases)
+        return modules.SelfAttention(d, c, causal=causal, dtype=like.dtype)
+
+    def load(module: Any, weights: Any) -> Any:
+        modules.load(module, weights)
+        return module
+
+    return Form(
+        *("keras.layers.Dense" if mode == "linear" else "tf.Variable", make, load),
+        *(lambda module, X: module(X), modules.gradients, modules.checkpoint),
+        tf.linalg.matrix_transpose,
+    )
+
+
+def open(mode: str = "parameters", device: str = "cpu") -> TensorFlowModules:
+    """The adapter. Raises ModeError and DeviceError."""
+    require(mode, QKVAC["modes"])
+    choose(device, devices())
+    return TensorFlowModules(mode, device, form(mode))
+
+
+class TensorFlowModules(Trained, framework.TensorFlow):
+    """Modules in TensorFlow, called as they are."""
