@@ -284,6 +284,8 @@ def scaled_dot_product_attention(forward: Forward) -> list[Case]:
     """Gradients of `scaled_dot_product_attention`, of an additive mask too."""
     main, even = "2x6x3x5x9x7x4", Heads((2,), 4, 2, 2, 4, 16, 3)
     own, square = "2x3x3x5x9x7x4", "2x3x3x5x5x7x7"
+    plain = next(case for case in forward if case.id.endswith(f"/normal/plain/{main}"))
+    plain = replace(plain, dtypes=WIDE)
     return [
         *_rows(
             forward,
@@ -318,6 +320,7 @@ def scaled_dot_product_attention(forward: Forward) -> list[Case]:
             ],
         ),
         _exact(head_case("balanced", even, made.balanced_queries, EXACT), compiled=False),
+        *(case for case in _laid_out(plain) if case.layouts["dC"] in ("F", "stride0")),
     ]
 
 
