@@ -47,6 +47,13 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--strict", is_flag=True, help="Suspicious results fail."),
         click.option("--record", type=output, metavar="FILE", help="Write a record (JSON Lines)."),
         click.option(
+            "--report",
+            "published",
+            type=click.Path(path_type=Path, file_okay=False),
+            metavar="DIR",
+            help="Write the record, an HTML page, a summary and badges into a folder.",
+        ),
+        click.option(
             "--known-deviations",
             type=output,
             metavar="FILE",

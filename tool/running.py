@@ -14,6 +14,7 @@ import click
 from qkvac.cells import Result
 from qkvac.engine import Engine
 from qkvac.execution import Execution, execute
+from qkvac.publication.folder import Folder
 from qkvac.record import to_json
 from qkvac.selection import Options, Selection, size
 from qkvac.shards import Shard
@@ -44,6 +45,7 @@ def run_cells(
     listing: bool,
     form: str,
     shard: str | None = None,
+    published: Path | None = None,
     declare: tuple[str, ...] = (),
     graded: tuple[str, ...] = (),
 ) -> int:
@@ -71,9 +73,14 @@ def run_cells(
         with engine:
             _list(engine, form)
         return 0
+    folder = Folder.made(published, record) if published is not None else None
     with Progress(len(engine.cells)) as progress:
-        done = execute(engine, record, progress.watch)
+        done = execute(engine, folder.record if folder else record, progress.watch)
     _print(done, form)
+    if folder is not None and not done.record_error:
+        folder.fill()
+        if form == "text":
+            click.echo(f"report: {folder.path}")
     return done.exit_status
 
 
