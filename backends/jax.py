@@ -26,7 +26,13 @@ from qkvac.backends.adapter import (
     require,
     threads,
 )
-from qkvac.backends.jax_profiles import FUNCTIONS
+from qkvac.backends.jax_gradients import SUFFIX, gradients
+from qkvac.backends.jax_profiles import FUNCTIONS as FORWARD
+
+FUNCTIONS: Final[Functions] = {
+    **FORWARD,
+    **{f"{name}{SUFFIX}": gradients(function) for name, function in FORWARD.items()},
+}
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "jax",

@@ -32,9 +32,15 @@ from qkvac.backends.adapter import (
     require,
     threads,
 )
-from qkvac.backends.torch_profiles import FUNCTIONS
+from qkvac.backends.torch_gradients import SUFFIX, gradients, inputs_of, trained
+from qkvac.backends.torch_profiles import FUNCTIONS as FORWARD
 
 ACCELERATORS = ("cuda", "mps", "xpu")
+
+FUNCTIONS: Final[Functions] = {
+    **FORWARD,
+    **{f"{name}{SUFFIX}": gradients(function) for name, function in FORWARD.items()},
+}
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch",
@@ -199,17 +205,23 @@ class Compiled(Torch):
         separate_cache()
         self.graphs = 0
         self.runs = 0
+        self.backward_runs = 0
         self.latest: tuple[Any, ...] = ()
         limits = ("recompile_limit", "accumulated_recompile_limit")
         for name in (*limits, "cache_size_limit", "accumulated_cache_size_limit"):
             if hasattr(torch._dynamo.config, name):
                 setattr(torch._dynamo.config, name, RECOMPILE_LIMIT)
-        self.compiled = {
-            profile: self.to_compile(function) for profile, function in functions.items()
-        }
+        self.compiled = {profile: self.to_run(profile) for profile in functions}
         # The first compilation prepares C++ headers for all: long enough to time a case out.
         self.to_compile(torch.add)(*2 * [torch.ones(2, 2, device=device)])
         self.graphs = self.runs = 0
+
+    def to_run(self, profile: str) -> Callable[..., Any]:
+        """The compiled function of a profile; of gradients, both directions are compiled."""
+        if not profile.endswith(SUFFIX):
+            return self.to_compile(self.functions[profile])
+        forward = self.functions[profile.removesuffix(SUFFIX)]
+        return gradients(self.to_compile(trained(forward)), inputs_of(forward), self.backward)
 
     def to_compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, which is compiled anew for each signature that it is called with."""
@@ -237,11 +249,35 @@ class Compiled(Torch):
     def run(
         self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        before = self.runs
+        before = self.runs, self.backward_runs
         results: Mapping[str, Any] = self.compiled[profile](*tensors, **keywords)
-        if self.runs != before + 1:
+        expected = before[0] + 1, before[1] + profile.endswith(SUFFIX)
+        if (self.runs, self.backward_runs) != expected:
             raise ModeError("Dynamo gave up: the call ran without compiled code")
         return results
+
+    def backward(self, last: Any, sources: Sequence[Any], cotangent: Any) -> Sequence[Any]:
+        """What `torch.autograd.grad` does, by the compiled backward graph and nothing else.
+
+        AOTAutograd's node stands for the whole of a compiled function: it calls what Inductor made
+        of the backward graph, and is preceded by inputs alone.
+        """
+        import torch
+
+        node = last.grad_fn
+        made = getattr(type(node), "_forward_cls", None)
+        before = {type(previous).__name__ for previous, _ in node.next_functions if previous}
+        if not hasattr(made, "compiled_bw") or before != {"AccumulateGrad"}:
+            raise ModeError(f"the backward pass is not compiled: it starts with {node.name()}")
+
+        def count(*_: Any) -> None:
+            self.backward_runs += 1
+
+        node.register_hook(count)
+        found: Sequence[Any] = torch.autograd.grad(last, sources, cotangent)
+        if made.compiled_bw is None:
+            raise ModeError("the backward pass ran without compiled code")
+        return found
 
     def evidence(self) -> dict[str, Any]:
         from torch._dynamo.utils import counters
@@ -250,11 +286,14 @@ class Compiled(Torch):
         return super().evidence() | {
             "graphs": self.graphs,
             "runs": self.runs,
+            "backward_runs": self.backward_runs,
             "graph_breaks": breaks,
         }
 
     def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
         """The operations of the graph that Dynamo captured, which Inductor then compiles."""
+        if profile.endswith(SUFFIX):
+            raise NotImplementedError("operations of a compiled backward pass are not recorded")
         self.run(profile, *self.given(arrays, keywords))
         return record(*self.latest)
 

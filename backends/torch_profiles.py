@@ -107,7 +107,8 @@ def softmax(logits: Any, keep: Any = None) -> Any:
     """Softmax of each row over the keys to keep; a row that has none is zeros.
 
     16-bit types are widened: compiled code may subtract a rounded maximum from logits that it has
-    not rounded.
+    not rounded. The maximum is detached: no value depends on it, so what the backward pass would
+    send through it is rounding error.
     """
     import torch
 
@@ -116,7 +117,7 @@ def softmax(logits: Any, keep: Any = None) -> Any:
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if keep is not None:
         wide = wide.masked_fill(~keep, -math.inf)
-    top = wide.amax(dim=-1, keepdim=True)
+    top = wide.detach().amax(dim=-1, keepdim=True)
     powers = (wide - top.masked_fill(top.isneginf(), 0)).exp()
     total = powers.sum(dim=-1, keepdim=True)
     return (powers / total.masked_fill(total == 0, 1)).to(logits.dtype)
