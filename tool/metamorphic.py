@@ -38,7 +38,7 @@ from qkvac.relations import (
 )
 from qkvac.spec import rounding
 from qkvac.spec.faulty import compute
-from qkvac.spec.rearrangements import Rearrangements
+from qkvac.spec.visibility import visible
 
 CERTAIN = 4.0
 """A difference of more than so many bounds cannot be due to rounding in two runs."""
@@ -190,14 +190,7 @@ def _alignment(visit: Visit) -> str:
 
 def _kept(visit: Visit) -> Array:
     """Which keys each query sees, for all heads and samples."""
-    sizes, kept = visit.case.sizes, np.array(True)
-    if "causal" in visit.case.variant.split("-"):
-        rules = Rearrangements({"causal_alignment": _alignment(visit)})
-        kept = rules.causal(sizes["L"], sizes["S"])
-    mask = visit.inputs.get("mask")
-    if mask is not None:
-        kept = kept & (mask if mask.dtype == bool else np.isfinite(mask.astype(np.float64)))
-    return np.broadcast_to(kept, (*visit.case.batch, sizes["h"], sizes["L"], sizes["S"]))
+    return visible(visit.case, visit.inputs, visit.entry.declaration.conventions)
 
 
 # --- sensitivity -----------------------------------------------------------------------------

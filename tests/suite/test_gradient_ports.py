@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import qkvac
-from qkvac.cells import Status
+from qkvac.cells import Status, Subject
 from qkvac.report import Report
+from qkvac.roster import Entry
+from qkvac.spec.cases import cases
 
 ATTENTION = """
 import numpy as np
@@ -124,3 +126,22 @@ def test_the_gradient_of_an_additive_mask_is_asked_for(tmp_path: Path) -> None:
     named = f"dict(zip(['dQ', 'dK', 'dV'], [{gradients}]))"
     report = check(tmp_path, MASKED.format(returned=named), **asked)
     assert failed(report) == {("dmask", Status.MISSING)}
+
+
+def test_gradients_of_queries_without_keys_are_asked_where_their_weights_are_zeros() -> None:
+    profile = "scaled_dot_product_attention_gradients"
+    subject = Subject("my_port", "default", "cpu", port="my_port.py")
+
+    def lacking(**conventions: str) -> set[str]:
+        raw = {"supports": "all", "conventions": conventions}
+        entry = Entry(subject, raw, (profile,), {})
+        return {case.id for case in cases(profile) if entry.lacks(case) == "empty rows"}
+
+    assert not lacking()
+    assert not lacking(causal_alignment="bottom-right")
+    blind = lacking(empty_row="mean")
+    # The first query of a causal kernel whose mask drops the first key sees none either.
+    assert {id.split("/")[1] for id in blind} == {"empty-row", "but-first", "empty"}
+    later = lacking(empty_row="NaN", causal_alignment="bottom-right")
+    assert f"{profile}/normal/causal/2x6x3x9x5x7x4" in later - blind
+    assert not any(Entry(subject, {}, ("x",), {}).lacks(c) == "empty rows" for c in cases())
