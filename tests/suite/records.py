@@ -54,7 +54,7 @@ def environment(**changes: Any) -> dict[str, Any]:
 def entry(subject: Subject = TORCH, version: str = "2.13.0", **changes: Any) -> Entry:
     """What a subject offers."""
     given: dict[str, Any] = {
-        "raw": {"name": subject.backend, "dtypes": ["float64", "float32"], "supports": "all"},
+        "raw": {"name": subject.backend[:100], "dtypes": ["float64", "float32"], "supports": "all"},
         "functions": ("attention",),
         "versions": {subject.backend: version},
     }

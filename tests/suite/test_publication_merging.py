@@ -85,10 +85,8 @@ def test_shards_become_what_one_run_gives(tmp_path: Path, data: st.DataObject) -
 
 
 def test_environments_keep_their_headers_in_any_order(tmp_path: Path) -> None:
-    sections = [
-        lines(CELLS, environment(python=python), ROSTER)
-        for python in ("3.10.1", "3.11.7", "3.12.0")
-    ]
+    versions = ("3.10.1", "3.11.7", "3.12.0")
+    sections = [lines(CELLS, environment(python=version), ROSTER) for version in versions]
     paths = [write(tmp_path / f"{n}.jsonl", own) for n, own in enumerate(sections)]
     texts = {"".join(written(read_all(order))) for order in itertools.permutations(paths)}
     assert len(texts) == 1
