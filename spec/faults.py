@@ -2,9 +2,11 @@
 
 A fault is a rewriting of equations (`wrong_formulas`, `poor_arithmetic`) or a misbehaving function
 around the right ones (`misbehaviour`). It names no case and no profile: `program` says what
-becomes of a profile's equations, where that is anything at all. The catalogue tests the suite,
-since every fault must be caught, and diagnoses ports, since a fault that reproduces a port's
-output is probably what the port does.
+becomes of a profile's equations, where that is anything at all. Faults of gradients rewrite adjoint
+equations and nothing else; what a wrong formula makes of gradients is its own adjoint.
+
+The catalogue tests the suite, since every fault must be caught, and diagnoses ports, since a fault
+that reproduces a port's output is probably what the port does.
 """
 
 from __future__ import annotations
@@ -16,16 +18,21 @@ from typing import Any, Final, Literal
 
 from qkvac.spec import (
     faulty,
+    gradient_habits,
     memory_habits,
     misbehaviour,
     poor_arithmetic,
+    poor_gradients,
     shapes,
     wrong_formulas,
+    wrong_gradients,
     wrong_heads,
     wrong_layers,
     wrong_masks,
 )
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.adjoint import cotangent
+from qkvac.spec.attention import DECLARED
+from qkvac.spec.carrying import carried, origin
 from qkvac.spec.case import Case
 from qkvac.spec.faulty import FaultyShapes
 from qkvac.spec.kills import CAUGHT_BY
@@ -57,11 +64,14 @@ class Fault:
     """Public reports of it, as owner/repository#number."""
     inputs: tuple[str, ...] = ()
     """Inputs without which it has no place."""
+    of_gradients: bool = False
+    """Whether it is about gradients alone, and has no place in a forward computation."""
 
     @property
     def about(self) -> str:
         """The fault in a sentence."""
-        verb = "A function that" if self.kind == "behaviour" else "Attention computed with"
+        made = "Gradients" if self.of_gradients else "Attention"
+        verb = "A function that" if self.kind == "behaviour" else f"{made} computed with"
         return f"{verb} {self.what}."
 
     @property
@@ -86,11 +96,18 @@ class Fault:
         """The faulty equations; None where the fault has no place in the declared ones."""
         if not set(self.inputs) <= {tensor.name for tensor in declared.inputs}:
             return None
-        return _rewritten(declared, self.rules) if self.rules else declared
+        forward = origin(declared)
+        if self.of_gradients and forward is None:
+            return None
+        if not self.rules:
+            return declared
+        if forward is None or self.of_gradients or self.kind == "arithmetic":
+            return _rewritten(declared, self.rules)
+        return carried(forward, self.rules)
 
     def fit(self, profile: str, variant: str | None = None) -> Fit:
         """Whether the faulty equations have the declared shapes: for all sizes, or equal ones."""
-        program = self.program(PROFILES[profile].program(variant))
+        program = self.program(DECLARED[profile].program(variant))
         if program is None:
             return "never"
         names = (*program.axis_names, *program.parameters)
@@ -123,7 +140,9 @@ class Fault:
 
         def plain(inputs: Mapping[str, Array]) -> dict[str, Array]:
             given = derived(declared, program, sizes(inputs))
-            return faulty.compute(program, inputs, given, _dtype_of(inputs))
+            return _returned(
+                declared, faulty.compute(program, inputs, given, _dtype_of(inputs)), inputs
+            )
 
         return self.wrap(plain) if self.wrap is not None else plain
 
@@ -134,10 +153,12 @@ class Fault:
         """
 
         def plain(inputs: Mapping[str, Array]) -> dict[str, Array]:
-            declared = PROFILES[case.profile].program(variant_for(case, inputs) or None)
+            declared = DECLARED[case.profile].program(variant_for(case, inputs) or None)
             program = self.program(declared) or declared
             sizes = derived(declared, program, case.bindings)
-            return faulty.compute(program, inputs, sizes, _dtype_of(inputs))
+            return _returned(
+                declared, faulty.compute(program, inputs, sizes, _dtype_of(inputs)), inputs
+            )
 
         return self.wrap(plain) if self.wrap is not None else plain
 
@@ -158,6 +179,16 @@ def _dtype_of(inputs: Mapping[str, Array]) -> str:
     return str(next(kind.name for kind in kinds if kind.kind not in "biu"))
 
 
+def _returned(
+    declared: Program, found: dict[str, Array], inputs: Mapping[str, Array]
+) -> dict[str, Array]:
+    """All quantities of a forward program; of gradients those that are asked for, in its order."""
+    if origin(declared) is None:
+        return found
+    results = {cotangent(name): array.shape for name, array in inputs.items()}
+    return {name: found[name].reshape(results[name]) for name in found if name in results}
+
+
 @cache
 def _rewritten(declared: Program, rules: tuple[Rewrite, ...]) -> Program | None:
     return rewritten(declared, rules)
@@ -169,6 +200,10 @@ def _of_formula(entry: wrong_formulas.Formula) -> Fault:
     if isinstance(entry, poor_arithmetic.Poor):
         return replace(common, kind="arithmetic", dtype=entry.dtype)
     return replace(common, dtype=IN_FLOAT64.get(entry.name, "float32"))
+
+
+def _about_gradients(fault: Fault) -> Fault:
+    return replace(fault, of_gradients=True)
 
 
 def _of_habit(entry: Habit) -> Fault:
@@ -194,6 +229,9 @@ FAULTS: Final[Mapping[str, Fault]] = {
         *map(_of_formula, poor_arithmetic.ARITHMETIC),
         *map(_of_habit, misbehaviour.HABITS),
         *map(_of_habit, memory_habits.HABITS),
+        *map(_about_gradients, map(_of_formula, wrong_gradients.GRADIENTS)),
+        *map(_about_gradients, map(_of_formula, poor_gradients.NARROW)),
+        *map(_about_gradients, map(_of_habit, gradient_habits.HABITS)),
     )
 }
 """The catalogue, by name, in the order in which it is listed."""

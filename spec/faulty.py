@@ -18,6 +18,7 @@ from qkvac.spec import narrow, shapes
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.equations import evaluate
 from qkvac.spec.formats import dtype
+from qkvac.spec.gradient_mistakes import SUMS
 from qkvac.spec.mistakes import BY_RANK, MISTAKES, Array
 from qkvac.spec.rearrangements import Rearrangements
 from qkvac.spec.rounding import OpenSum, Rounding
@@ -98,6 +99,8 @@ class FaultyShapes(Shapes):
             return self.matmul
         if kind == "placed":
             return lambda x, *others: x
+        if kind.endswith("sum"):
+            return lambda x, *others: others[-1]
         return self.take if kind == "lookup" else self.first
 
     def first(self, x: Shape, *others: Shape) -> Shape:
@@ -115,6 +118,9 @@ class Bounds(Rounding):
         if mistake is None or mistake.kind.startswith("poor"):
             raise AttributeError(name)
         function = mistake.function
+        if mistake.kind == "sum":
+            right = getattr(self, SUMS[name][1])
+            return lambda *operands: self.summed_otherwise(function, right(*operands), *operands)
         if mistake.kind == "mask":
             return lambda *operands: function(*map(self.plain, operands))
         if mistake.kind == "smooth":
@@ -129,6 +135,13 @@ class Bounds(Rounding):
     def plain(self, x: Any) -> Array:
         """A mask or an index, or the values of an additive mask."""
         return x if isinstance(x, np.ndarray) else self.center(x)
+
+    def summed_otherwise(self, function: Callable[..., Array], total: Any, *operands: Any) -> Any:
+        """Some of the terms of a sum, or a share of it: no further off than all of them."""
+        unit = max(self.arithmetic.u_e, self.arithmetic.u_a)
+        value = function(operands[0].value, *map(self.plain, operands[1:]))
+        off = self.held(total, self.u_held) + 2 * unit * np.abs(value) + 2 * self.floor
+        return OpenSum(value, np.abs(value) + off, off, grain=unit)
 
     def smooth(self, rule: Rule, function: Callable[..., Array], x: OpenSum, *masks: Any) -> Any:
         a = self.arithmetic
@@ -254,6 +267,7 @@ _RULES: Mapping[str, Rule] = {
     "unit": _unit,
     **dict.fromkeys(("fill_100", "fill_1e4", "fill_1e9", "fill_lowest", "floored"), _kept),
     **dict.fromkeys(("empty_undefined", "empty_first", "beside_empty"), _kept),
+    "masked_undefined": _kept,
     **dict.fromkeys(
         ("lowered_1e4", "lowered_1e9", "infinity_times", "empty_uniform"), _moved_by_constant
     ),

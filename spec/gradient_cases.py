@@ -32,12 +32,14 @@ COTANGENTS: Final[dict[str, Cotangent]] = {
     "rows": made.rows_alike,
     "zero": made.zero,
     "few": made.few,
+    "mean": made.of_mean,
 }
 
 PLAIN: Final = "gradients of plain data"
 WHY: Final = {
     "single": "one entry of the cotangent is 1: each gradient shows a single path",
     "rows": "equal rows of the cotangent, as a sum over tokens sends them back",
+    "mean": "weights as small as a layer starts with, and the loss a mean over a batch",
     "zero": "no gradient comes in, so none goes on: nothing may be made up or kept",
 }
 
@@ -168,6 +170,7 @@ def attention(forward: Forward) -> list[Case]:
         gradient_case(case("normal", (9, 6, 6), families.normal, TURNED, generic=True), why=TURNED),
         gradient_case(case("fresh", MAIN, made.fresh, FRESH), why=FRESH, dtypes=HALVES),
         gradient_case(case("fresh", (5, 6, 3), made.fresh, FRESH), why=FRESH),
+        gradient_case(case("fresh", MAIN, made.fresh, FRESH), "mean", dtypes=WIDE),
         _exact(case("balanced", (4, 6, 16), made.balanced, EXACT)),
         *_laid_out(small),
     ]

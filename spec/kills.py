@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from qkvac.spec.kills_elsewhere import ELSEWHERE, EQUIVALENT
+from qkvac.spec import kills_elsewhere, kills_of_gradients
+from qkvac.spec.kills_elsewhere import ELSEWHERE
+from qkvac.spec.kills_of_gradients import OF_GRADIENTS
 
 __all__ = ["ATTENTION", "CAUGHT_BY", "EQUIVALENT"]
 
@@ -202,4 +204,10 @@ ATTENTION: Final[Mapping[str, tuple[str, ...]]] = {
     "offset-ignored": ("Q contract",),
 }
 
-CAUGHT_BY: Final[Mapping[str, tuple[str, ...]]] = {**ATTENTION, **ELSEWHERE}
+CAUGHT_BY: Final[Mapping[str, tuple[str, ...]]] = {**ATTENTION, **ELSEWHERE, **OF_GRADIENTS}
+
+EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
+    **kills_elsewhere.EQUIVALENT,
+    **kills_of_gradients.EQUIVALENT,
+}
+"""Profile → fault → why it changes nothing there that a case of the default tier can show."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qkvac.spec import mask_mistakes, misplacements, narrow
+from qkvac.spec import gradient_mistakes, mask_mistakes, misplacements, narrow
 from qkvac.spec.formats import FORMATS
 
 Array = np.ndarray[Any, Any]
@@ -28,7 +28,8 @@ class Mistake:
     function: Function
     kind: str
     """"mask", "moving" (of entries), "placed" (moved, by the shape of a second operand), "lookup"
-    (in a table), "smooth" (with a rounding rule), "poor" or "poor product"."""
+    (in a table), "sum" (of the last operand's shape), "smooth" (with a rounding rule), "poor",
+    "poor product" or "poor sum"."""
 
 
 # --- smooth functions, given a rounding rule in `faulty` --------------------------------------
@@ -205,6 +206,9 @@ MISTAKES: Final[Mapping[str, Mistake]] = {
         )
     },
     **{f"fused_{block}": Mistake(misplacements.fused(block), "poor") for block in range(3)},
+    **{name: Mistake(function, "sum") for name, (function, _) in gradient_mistakes.SUMS.items()},
+    **{name: Mistake(function, "poor sum") for name, function in gradient_mistakes.POOR.items()},
+    "masked_undefined": Mistake(gradient_mistakes.masked_undefined, "smooth"),
     "absolute": Mistake(np.abs, "moving"),
     "fill_100": Mistake(mask_mistakes.fill(-100), "smooth"),
     "fill_1e4": Mistake(mask_mistakes.fill(-1e4), "smooth"),
@@ -274,6 +278,7 @@ MISTAKES: Final[Mapping[str, Mistake]] = {
     "thinned_3": _poor(
         lambda x, w=None: mask_mistakes.zeroed(a := narrow.softmax(x, w), a >= 1e-3)
     ),
+    "thin": _poor(lambda a: mask_mistakes.zeroed(a, a >= 1e-3)),
     "softmax_in_float16": _poor(narrow.in_precision, name="float16"),
     "softmax_in_bfloat16": _poor(narrow.in_precision, name="bfloat16"),
     "softmax_in_float32": _poor(narrow.in_precision, name="float32"),

@@ -16,13 +16,13 @@ Raises KeyError where the text uses a name that the program does not bind.
 """
 
 
-def _mapped(expression: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+def mapped(expression: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
     """`expression` with `change` made at the outermost nodes for which it is not None."""
     changed = change(expression)
     if changed is not None:
         return changed
     if isinstance(expression, Op):
-        args = tuple(_mapped(argument, change) for argument in expression.args)
+        args = tuple(mapped(argument, change) for argument in expression.args)
         return replace(expression, args=args)
     return expression
 
@@ -37,7 +37,7 @@ def _scaled(words: str, equation: Equation, roles: Roles) -> Expr:
             return roles.quote(words, Y=node)
         return roles.quote(words, Y=node) if node == scores else None
 
-    return _mapped(equation.expression, change)
+    return mapped(equation.expression, change)
 
 
 def _whole(role: str) -> Place:
@@ -61,7 +61,7 @@ def _in_softmax(position: int, of: str = "") -> Place:
             return equation.expression
         old = found.args[position]
         wanted = roles.bound[of] if of else old
-        new = _mapped(old, lambda node: roles.quote(words, Y=node) if node == wanted else None)
+        new = mapped(old, lambda node: roles.quote(words, Y=node) if node == wanted else None)
         args = (*found.args[:position], new, *found.args[position + 1 :])
         return replace(found, args=args)
 
@@ -75,7 +75,7 @@ def _context(words: str, equation: Equation, roles: Roles) -> Expr:
     def change(node: Expr) -> Expr | None:
         return roles.quote(words, Y=node) if is_product(node, roles.bound["A"]) else None
 
-    return _mapped(equation.expression, change)
+    return mapped(equation.expression, change)
 
 
 def _project(*parts: str) -> Place:
@@ -89,7 +89,7 @@ def _project(*parts: str) -> Place:
         def change(node: Expr) -> Expr | None:
             return roles.quote(words, Y=node, **more) if node == product else None
 
-        return _mapped(equation.expression, change)
+        return mapped(equation.expression, change)
 
     return place
 
@@ -97,11 +97,11 @@ def _project(*parts: str) -> Place:
 def _products(words: str, equation: Equation, roles: Roles) -> Expr:
     def change(node: Expr) -> Expr | None:
         if isinstance(node, Op) and node.name == "matmul":
-            left, right = (_mapped(argument, change) for argument in node.args)
+            left, right = (mapped(argument, change) for argument in node.args)
             return roles.quote(words, l=left, r=right)
         return None
 
-    return _mapped(equation.expression, change)
+    return mapped(equation.expression, change)
 
 
 def _sum(part: str = "") -> Place:
@@ -139,7 +139,7 @@ def _calls(name: str, within: str = "") -> Place:
                 return roles.quote(words, Y=node, **more)
             return None
 
-        return _mapped(equation.expression, change)
+        return mapped(equation.expression, change)
 
     return place
 

@@ -21,7 +21,8 @@ over these names (a rule whose text uses an unbound one does not apply):
     E, p, i tables of tokens and of positions, and the tokens
     l, r    operands of a sum, a product or a call
 
-and the derived parameters of `qkvac.spec.roles`.
+and the derived parameters of `qkvac.spec.roles`; in programs of gradients, those of
+`qkvac.spec.gradient_roles` as well.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
-from qkvac.spec import text
+from qkvac.spec import gradient_places, places, text
 from qkvac.spec.equations import fold
 from qkvac.spec.mistakes import MISTAKES
-from qkvac.spec.places import PLACES
 from qkvac.spec.roles import DERIVED, Roles
 from qkvac.spec.syntax import Equation, Expr, Number, Op, Program, Ref, walk
+
+PLACES: Final[Mapping[str, places.Place]] = {**places.PLACES, **gradient_places.PLACES}
 
 __all__ = ["DERIVED", "Rewrite", "Roles", "derived", "operations", "rewritten"]
 

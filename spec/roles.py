@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from typing import Final, TypeGuard
 
 import numpy as np
 
+from qkvac.spec import gradient_roles
 from qkvac.spec.formats import dtype
 from qkvac.spec.mistakes import BY_RANK
 from qkvac.spec.parsing import BINARY
@@ -55,6 +56,10 @@ class Roles:
     rank: int
     """Declared axes of queries, keys, values and weights, or of tokens."""
     bound: Bindings
+    gradients: Mapping[str, str] = field(default_factory=dict)
+    """Part → the equation that computes its gradient (see `qkvac.spec.gradient_roles`)."""
+    backward: frozenset[str] = frozenset()
+    """Targets of all equations that compute gradients."""
 
     @classmethod
     @cache
@@ -62,8 +67,21 @@ class Roles:
         """The roles, as far as the program has them."""
         weights = next((e for e in program.equations if softmax(e.expression)), None)
         if weights is None:
-            return cls("", "", "", "", {}, {}, 1, _of_tables(program))
-        return _Search(program, weights).roles()
+            found = cls("", "", "", "", {}, {}, 1, _of_tables(program))
+        else:
+            found = _Search(program, weights).roles()
+        return found.with_gradients(program)
+
+    def with_gradients(self, program: Program) -> Roles:
+        """These roles, and those of the cotangents that the program has."""
+        backward = gradient_roles.backward(program)
+        if not backward:
+            return self
+        parts = gradient_roles.parts(
+            program, self.bound, self.projections, self.scores, self.context
+        )
+        bound = {**self.bound, **gradient_roles.letters(program, parts)}
+        return replace(self, bound=bound, gradients=parts, backward=backward)
 
     def quote(self, words: str, **more: Expr) -> Expr:
         """The expression that a rule's text stands for; raises KeyError for an unbound name."""

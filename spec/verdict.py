@@ -219,7 +219,10 @@ def _judge_one(
 ) -> Verdict:
     if value is None:
         if name in question.case.results:
-            return Verdict(name, "missing", reason=f"{name} is what the profile is for")
+            reason = f"{name} is what the profile is for"
+            if question.profile.base:
+                reason = f"no gradient of {name.removeprefix('d')} came back"
+            return Verdict(name, "missing", reason=reason)
         return Verdict(name, "not reported", reason="not returned by the port")
     wrong = clauses.contract(question, name, value)
     if wrong is not None:
@@ -244,7 +247,8 @@ def _by_bits(question: Question, name: str, value: np.ndarray, certified: Enclos
         name,
         "failed",
         clause="E",
-        reason=f"{comparison.count} of {value.size} entries differ from the exact bits",
+        reason=_stopped(question, name, value)
+        or f"{comparison.count} of {value.size} entries differ from the exact bits",
         worst=worst,
         ratio=np.inf,
         ulp=_largest_ulp(certified, value),
@@ -282,7 +286,7 @@ def _by_bounds(
         reading=local.reading if local is not None else (),
     )
     if failed is not None:
-        reason = _failure(failed, value)
+        reason = _stopped(question, name, value) or _failure(failed, value)
         return replace(verdict, status="failed", grade=None, clause=failed.clause, reason=reason)
     if name in question.case.exact and clauses.bits(question, name, value).holds:
         # Bits that nobody had to deliver say more than any bound.
@@ -340,6 +344,13 @@ def _worst(comparison: Comparison, value: np.ndarray) -> Worst:
         float(comparison.error[index]),
         float(comparison.bound[index]),
     )
+
+
+def _stopped(question: Question, name: str, value: np.ndarray) -> str | None:
+    """What is wrong with a gradient that is 0 everywhere and must not be; None for others."""
+    if name not in question.case.results or not question.profile.base or np.any(value):
+        return None
+    return f"no gradient reaches {name.removeprefix('d')}: {name} is 0 everywhere"
 
 
 def _failure(failed: Comparison, value: np.ndarray) -> str:

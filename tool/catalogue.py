@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from textwrap import fill
+from typing import Any, Final
 
 import click
 
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED, GRADIENTS, PROFILES, Profile
 from qkvac.spec.cases import cases
-from qkvac.spec.faults import FAULTS, Fault
+from qkvac.spec.faults import FAULTS, Fault, Kind
 from qkvac.usage import UsageError
 
-TITLES = {
-    "formula": "Wrong formulas",
-    "arithmetic": "The right formulas in poor arithmetic",
-    "behaviour": "Functions that misbehave",
+Key = tuple[bool, Kind]
+"""Whether a fault is about gradients, and its kind."""
+
+TITLES: Final[Mapping[Key, str]] = {
+    (False, "formula"): "Wrong formulas",
+    (False, "arithmetic"): "The right formulas in poor arithmetic",
+    (False, "behaviour"): "Functions that misbehave",
+    (True, "formula"): "Wrong gradients",
+    (True, "arithmetic"): "The right gradients in poor arithmetic",
+    (True, "behaviour"): "Gradient functions that misbehave",
 }
+
+
+def _key(fault: Fault) -> Key:
+    return fault.of_gradients, fault.kind
+
+
+def _profiles(fault: Fault) -> Mapping[str, Profile]:
+    """The profiles that a fault is meant for."""
+    return GRADIENTS if fault.of_gradients else PROFILES
 
 
 def show_faults(name: str | None, form: str) -> None:
@@ -30,23 +47,24 @@ def show_faults(name: str | None, form: str) -> None:
     elif name is not None:
         click.echo(_one(chosen[0]))
     else:
-        for kind, title in TITLES.items():
+        for key, title in TITLES.items():
             click.echo(f"{title}\n")
             for fault in chosen:
-                if fault.kind == kind:
+                if _key(fault) == key:
                     click.echo(f"  {fault.name:<31} {fault.what}")
             click.echo()
-        counts = Counter[str](fault.kind for fault in chosen)
-        parts = ", ".join(f"{counts[kind]} {title.lower()}" for kind, title in TITLES.items())
-        click.echo(f"{len(chosen)} faults: {parts}. `qkvac faults NAME` says more.")
+        counts = Counter(map(_key, chosen))
+        parts = ", ".join(f"{counts[key]} {title.lower()}" for key, title in TITLES.items())
+        click.echo(fill(f"{len(chosen)} faults: {parts}. `qkvac faults NAME` says more.", 80))
 
 
 def entry(fault: Fault) -> dict[str, Any]:
     """A fault as plain values."""
-    fits = {name: fault.fit(name) for name in PROFILES}
+    fits = {name: fault.fit(name) for name in _profiles(fault)}
     return {
         "name": fault.name,
         "kind": fault.kind,
+        "of_gradients": fault.of_gradients,
         "about": fault.about,
         "dtype": fault.dtype,
         "caught_by": list(fault.caught_by),
@@ -57,7 +75,7 @@ def entry(fault: Fault) -> dict[str, Any]:
 
 def _one(fault: Fault) -> str:
     lines = [f"{fault.name}: {fault.about}"]
-    for profile in PROFILES.values():
+    for profile in _profiles(fault).values():
         for variant in profile.texts:
             declared = profile.program(variant)
             program, fit = fault.program(declared), fault.fit(profile.name, variant)
@@ -70,7 +88,7 @@ def _one(fault: Fault) -> str:
     demanded = ", ".join(fault.caught_by)
     if demanded:
         lines.append(f"caught by {demanded} in {fault.dtype}")
-    elif all(fault.fit(name) == "never" for name in PROFILES if cases(name)):
+    elif all(fault.fit(name) == "never" for name in DECLARED if cases(name)):
         lines.append("not demonstrated: no profile that it applies to has cases yet")
     if fault.also_known_as:
         lines.append(f"seen in {', '.join(fault.also_known_as)}")

@@ -14,58 +14,24 @@ offered only if it explains every failing answer that was kept, and contradicts 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import permutations, product
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations, permutations, product
+from typing import Final
 
-import numpy as np
-
-from qkvac.differences import Difference, difference
-from qkvac.spec import faulty, rounding
-from qkvac.spec.attention import PROFILES, Arithmetic, Profile
-from qkvac.spec.cases import Case
+from qkvac.samples import Examined, Sample
 from qkvac.spec.faults import FAULTS, Fault
-from qkvac.spec.formats import FORMATS
-from qkvac.spec.rewriting import Rewrite, derived, operations, rewritten
+from qkvac.spec.rewriting import Rewrite, rewritten
 from qkvac.spec.syntax import Program
 
-Array = np.ndarray[Any, Any]
-
-LEFT: Final = 0.25
-"""The share of the deviation from the declared values that an explanation may leave."""
 PATIENCE: Final = 8.0
 """Seconds that a diagnosis may take."""
-GLANCE: Final = 0.02
-"""A result further off than this share of its largest entry is not looked at twice."""
-_IMPOSSIBLE: Final = (ValueError, ZeroDivisionError, IndexError)
-"""What a faulty program raises for shapes that it cannot be computed for."""
 ENTRIES: Final = 1 << 15
 """Answers with more entries in a quantity are not kept for a diagnosis."""
 OFFERED: Final = 3
 """How many faults that explain everything are named, besides the best."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """An answer: what was asked and returned, and which quantities failed by value.
-
-    One in which nothing failed is evidence, too: an explanation must not contradict it.
-    """
-
-    case: Case
-    dtype: str
-    arithmetic: Arithmetic
-    outputs: Mapping[str, Array] = field(hash=False)
-    failing: tuple[str, ...]
-    conventions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Declared choices that change results."""
-
-    @property
-    def weight(self) -> int:
-        return sum(array.size for array in self.outputs.values())
 
 
 @dataclass(frozen=True)
@@ -88,14 +54,21 @@ class Diagnosis:
     """The last one that failed, and is reproduced."""
     best: Explanation
     others: tuple[Explanation, ...] = ()
+    of_gradients: bool = False
 
     @property
     def of_precision(self) -> bool:
         """Whether poor arithmetic explains it, and no formula does."""
         return all(fault.kind == "arithmetic" for fault in self.best.faults)
 
+    @property
+    def _equals(self) -> str:
+        if all(fault.of_gradients for fault in self.best.faults):
+            return "the gradient"
+        return "the gradient of the result" if self.of_gradients else "the result"
+
     def __str__(self) -> str:
-        text = f"{self.quantity} equals the result with {self.best.what}"
+        text = f"{self.quantity} equals {self._equals} with {self.best.what}"
         if self.others:
             alike = "; ".join(other.what for other in self.others[:OFFERED])
             text += f" (on these cases no different from: {alike})"
@@ -112,7 +85,7 @@ The answers of a profile may be about several of its variants.
 def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis | None:
     """What explains all samples, which are of one subject and one profile; None if nothing does."""
     ordered = sorted(samples, key=lambda s: (not s.failing, s.weight))
-    kept = [_Answer(sample) for sample in ordered]
+    kept = [Examined(sample) for sample in ordered]
     if not kept or not ordered[0].failing:
         return None
     deadline = time.monotonic() + patience
@@ -120,6 +93,8 @@ def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis
     # A variant that never fails may be computed by other lines of the port.
     kept = [answer for answer in kept if answer.program in programs]
     faults = [f for f in FAULTS.values() if f.kind != "behaviour" and any(map(f.program, programs))]
+    # What is wrong with gradients alone is the likelier, and the more precise, explanation.
+    faults.sort(key=lambda fault: not fault.of_gradients)
     found = list[Explanation]()
     for fault in faults:
         left = _explained(partial(_of, fault), kept, deadline)
@@ -134,10 +109,10 @@ def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis
     best, *others = found
     failed = {name for answer in kept for name in answer.sample.failing}
     last = next(name for name in reversed(kept[0].profile.quantities) if name in failed)
-    return Diagnosis(last, best, tuple(others))
+    return Diagnosis(last, best, tuple(others), bool(kept[0].profile.base))
 
 
-def _explained(make: Maker, answers: Sequence[_Answer], deadline: float) -> float | None:
+def _explained(make: Maker, answers: Sequence[Examined], deadline: float) -> float | None:
     """The largest share left by a candidate; None if it does not explain some answer."""
     worst = 0.0
     for answer in answers:
@@ -153,7 +128,7 @@ def _explained(make: Maker, answers: Sequence[_Answer], deadline: float) -> floa
 
 
 def _together(
-    faults: Sequence[Fault], answers: Sequence[_Answer], deadline: float
+    faults: Sequence[Fault], answers: Sequence[Examined], deadline: float
 ) -> Iterator[Explanation]:
     """Two formulas at once, or one for each equation that goes wrong by itself."""
     failing = [answer for answer in answers if answer.sample.failing]
@@ -184,10 +159,16 @@ def _together(
 
 
 def _candidates(
-    formulas: Sequence[Fault], answer: _Answer
+    formulas: Sequence[Fault], answer: Examined
 ) -> Iterator[tuple[tuple[Fault, ...], Maker]]:
-    """One formula for each wrong equation; two formulas; two that share an equation, in order."""
+    """One formula for each wrong equation; two formulas; two that share an equation, in order.
+
+    Of gradients, which have many paths, only what explains some of them by itself.
+    """
     program = answer.program
+    if answer.profile.base:
+        yield from _by_result(formulas, answer)
+        return
     for chosen in _by_equation(formulas, answer):
         yield chosen, partial(_with, tuple(rule for fault in chosen for rule in fault.rules))
     changed = {fault.name: _changed(answer, _of(fault, program)) for fault in formulas}
@@ -198,7 +179,24 @@ def _candidates(
             yield (one, two), partial(_with, (*one.rules, *two.rules))
 
 
-def _changed(answer: _Answer, candidate: Program) -> frozenset[str]:
+def _by_result(
+    formulas: Sequence[Fault], answer: Examined
+) -> Iterator[tuple[tuple[Fault, ...], Maker]]:
+    """Two formulas that each reproduce gradients which the other does not, all but shared ones."""
+    failing = frozenset(answer.sample.failing)
+    solved = {fault: answer.reproduced(_of(fault, answer.program)) & failing for fault in formulas}
+    useful = [fault for fault in formulas if solved[fault]]
+    reach = {fault: answer.affected(_of(fault, answer.program)) for fault in useful}
+    for one, two in combinations(useful, 2):
+        rest = failing - solved[one] - solved[two]
+        helpful = solved[one] - solved[two] and solved[two] - solved[one]
+        if helpful and rest <= reach[one] & reach[two]:
+            # A formula that is carried through the adjoint comes first.
+            pair = sorted((one, two), key=lambda fault: fault.of_gradients)
+            yield tuple(pair), partial(_in_turn, *pair)
+
+
+def _changed(answer: Examined, candidate: Program) -> frozenset[str]:
     """Which quantities a candidate changes; none where it cannot be computed for the answer."""
     with suppress(Exception):
         return frozenset(answer.changed(candidate))
@@ -218,7 +216,7 @@ def _in_turn(one: Fault, two: Fault, program: Program) -> Program:
     return rewritten(first, two.rules) or first
 
 
-def _by_equation(formulas: Sequence[Fault], answer: _Answer) -> Iterator[tuple[Fault, ...]]:
+def _by_equation(formulas: Sequence[Fault], answer: Examined) -> Iterator[tuple[Fault, ...]]:
     """Combinations of formulas that each reproduce one quantity from the reported operands."""
     choices = []
     for name in sorted(answer.wrong):
@@ -232,166 +230,3 @@ def _by_equation(formulas: Sequence[Fault], answer: _Answer) -> Iterator[tuple[F
         choices.append(suited)
     if len(choices) > 1:
         yield from product(*choices)
-
-
-class _Answer:
-    """A sample, and what has been evaluated on its operands already."""
-
-    def __init__(self, sample: Sample) -> None:
-        self.sample = sample
-        self._compared = dict[tuple[Program, str, bool], Difference | None]()
-
-    @cached_property
-    def profile(self) -> Profile:
-        return PROFILES[self.sample.case.profile]
-
-    @cached_property
-    def program(self) -> Program:
-        return self.sample.case.program
-
-    @cached_property
-    def inputs(self) -> Mapping[str, Array]:
-        return self.sample.case.inputs(self.sample.dtype)
-
-    @cached_property
-    def reported(self) -> tuple[str, ...]:
-        """Quantities with the declared shape, in the order of the equations."""
-        names = [equation.target.name for equation in self.program.equations]
-        return tuple(name for name in names if name in self.sample.outputs)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every quantity is reported."""
-        return len(self.reported) == len(self.program.equations)
-
-    def changed(self, candidate: Program) -> set[str]:
-        """Targets whose equation is not the declared one."""
-        pairs = zip(candidate.equations, self.program.equations, strict=True)
-        return {new.target.name for new, old in pairs if new.expression != old.expression}
-
-    @cached_property
-    def wrong(self) -> set[str]:
-        """Quantities whose declared equation does not hold on the reported operands."""
-        found = {name: self.compare(self.program, name) for name in self.reported}
-        return {
-            name for name, difference in found.items() if not (difference and difference.within)
-        }
-
-    def plausible(self, candidate: Program) -> bool:
-        """Whether the last reported quantity looks like the candidate's, at a glance."""
-        name = self.reported[-1]
-        part = candidate.restricted(frozenset(self.reported) - {name}, name)
-        whole = candidate.restricted(frozenset(), name)
-        for considered in (part,) if part == whole else (part, whole):
-            try:
-                expected = self._computed(considered, candidate, "float64")[name]
-            except _IMPOSSIBLE:
-                return False
-            value = self.sample.outputs[name].astype(np.float64)
-            if expected.shape == value.shape:
-                with np.errstate(all="ignore"):
-                    far = np.nanmax(np.abs(value - expected), initial=0.0)
-                    if far <= GLANCE * np.nanmax(np.abs(value), initial=0.0):
-                        return True
-        return False
-
-    def left(self, candidate: Program) -> float | None:
-        """The share of the deviation that the candidate leaves; None if it does not explain it."""
-        changed = self.changed(candidate)
-        first = next(iter(self.sample.failing), None)
-        if first is not None and first not in changed and self._local(first):
-            return None
-        worst = None if self.sample.failing else 0.0
-        for name in reversed(self.reported):
-            new = self.compare(candidate, name)
-            if new is None or not new.within:
-                return None
-            if name in self.sample.failing and (name in changed or not self._local(name)):
-                old = self.compare(self.program, name, _is_poor(candidate))
-                if name not in changed and old is not None and old.within:
-                    continue  # it is right about operands that are wrong
-                left = new.left(old) if old is not None else 0.0
-                worst = worst if left is None else max(worst or 0.0, left)
-        return worst if worst is not None and worst <= LEFT else None
-
-    def _local(self, name: str) -> bool:
-        """Whether all operands of an equation are reported, or inputs."""
-        known = {*self.reported, *(tensor.name for tensor in self.program.inputs)}
-        tensors = set(self.program.equation(name).operands) & set(self.program.tensors)
-        return tensors <= known
-
-    def compare(self, candidate: Program, name: str, carry: bool = False) -> Difference | None:
-        """A reported quantity beside what the candidate makes of the reported operands.
-
-        `carry` has it carried out in the port's dtype, like poor arithmetic. None where the
-        candidate cannot be computed for these shapes.
-        """
-        part = candidate.restricted(frozenset(self.reported) - {name}, name)
-        found = self._known(part, candidate, name, carry)
-        own = {tensor.name for tensor in self.program.inputs}
-        whole = candidate.restricted(frozenset(), name)
-        if (found is None or not found.within) and not own.issuperset(t.name for t in part.inputs):
-            # A port may go on from other numbers than those that it reports.
-            from_inputs = self._known(whole, candidate, name, carry)
-            if from_inputs is not None and from_inputs.within:
-                return from_inputs
-        return found
-
-    def _known(
-        self, part: Program, candidate: Program, name: str, carry: bool
-    ) -> Difference | None:
-        # Derived parameters have the same values in all candidates.
-        poor = carry or _is_poor(part)
-        key = (part, name, poor)
-        if key not in self._compared:
-            self._compared[key] = self._compare(part, candidate, name, poor)
-        return self._compared[key]
-
-    def _compare(
-        self, part: Program, candidate: Program, name: str, poor: bool
-    ) -> Difference | None:
-        sample, value = self.sample, self.sample.outputs[name]
-        given = [tensor.name for tensor in part.inputs if tensor.name not in self.inputs]
-        sizes = derived(self.program, candidate, sample.case.bindings)
-        try:
-            computed = self._computed(part, candidate, sample.dtype if poor else "float64")
-            expected = computed[name].astype(np.float64)
-            if expected.shape != value.shape:
-                return None
-            limit = self._limit(part, self._operands(part), sizes, name, given, poor)
-        except Exception:  # what cannot be evaluated for these operands explains nothing
-            return None
-        return difference(value.astype(np.float64), expected, limit, sample.dtype)
-
-    def _operands(self, part: Program) -> dict[str, Any]:
-        outputs = self.sample.outputs
-        return {t.name: outputs.get(t.name, self.inputs.get(t.name)) for t in part.inputs}
-
-    def _computed(self, part: Program, candidate: Program, dtype: str) -> dict[str, Array]:
-        sizes = derived(self.program, candidate, self.sample.case.bindings)
-        return faulty.compute(part, self._operands(part), sizes, dtype)
-
-    def _limit(
-        self,
-        part: Program,
-        operands: Mapping[str, Any],
-        sizes: Mapping[str, Any],
-        name: str,
-        given: Sequence[str],
-        poor: bool,
-    ) -> Array:
-        model = self.sample.arithmetic
-        wider = FORMATS[model.storage].precision < FORMATS[model.accumulation].precision
-        inherited = dict.fromkeys(given, 2 if wider else 1)
-        if poor:
-            declared = self.program.restricted(frozenset(given), name)
-            known = {t.name: operands.get(t.name, self.inputs.get(t.name)) for t in declared.inputs}
-            limits = rounding.bounds(declared, known, sizes, model, inherited=inherited)
-            return np.asarray(2 * limits[name])
-        own = Arithmetic.for_dtype("float64")
-        limits = faulty.bounds(part, operands, sizes, model, inherited)
-        return np.asarray(limits[name] + faulty.bounds(part, operands, sizes, own, {})[name])
-
-
-def _is_poor(program: Program) -> bool:
-    return any(faulty.is_poor(operation) for operation in operations(program))

@@ -11,11 +11,12 @@ from typing import Final
 
 from qkvac import diagnosis, fresh, invariants, precision, symmetries
 from qkvac.cells import Result, Status
-from qkvac.diagnosis import ENTRIES, Sample
+from qkvac.diagnosis import ENTRIES
 from qkvac.plan import Job
 from qkvac.reproduction import snippet
 from qkvac.roster import Entry
 from qkvac.runner import Answer
+from qkvac.samples import Sample
 from qkvac.selection import Options
 from qkvac.spec.case import Case
 from qkvac.spec.presentation import of_values

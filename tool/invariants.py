@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qkvac.diagnosis import Sample
+from qkvac.samples import Sample
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.shapes import contract
 from qkvac.symmetries import Symmetry

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, Final
 
 from qkvac.cells import Result
-from qkvac.diagnosis import Sample
+from qkvac.samples import Sample
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.verdict import Question, judge

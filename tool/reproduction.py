@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qkvac.diagnosis import Sample
+from qkvac.samples import Sample
 from qkvac.spec.rearrangements import Rearrangements
 
 Array = np.ndarray[Any, Any]

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qkvac.diagnosis import Sample
+from qkvac.samples import Sample
 from qkvac.spec import rounding
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.case import Case

@@ -19,7 +19,7 @@ from qkvac.findings import Visit
 from qkvac.process import Outcome
 from qkvac.roster import Entry
 from qkvac.spec import layouts
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import DECLARED, Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.equations import Program
 from qkvac.spec.faults import Fault
@@ -125,7 +125,7 @@ def _differing(first: Mapping[str, Array], others: list[dict[str, Array]]) -> tu
 
 def fault_bench(fault: Fault, dtype: str = "", profile: str = "attention") -> Bench:
     """A fault of the catalogue, in the dtype that it is demonstrated in or another."""
-    program = PROFILES[profile].program()
+    program = DECLARED[profile].program()
     functions = dict[tuple[Any, ...], Function]()
 
     def answering(case: Case) -> Function:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from qkvac.cells import CHECKS
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.killing import (
     AXES,
+    BACKWARD,
+    FORWARD,
     HOMES,
     Row,
     Table,
@@ -43,7 +45,7 @@ KINDS: Final = {
     "arithmetic": "poor arithmetic",
     "behaviour": "misbehaviour",
 }
-SHORT: Final = {
+FUNCTIONS: Final = {
     "attention": "attention",
     "scaled_dot_product_attention": "sdpa",
     "multi_head_attention": "multi-head",
@@ -52,11 +54,14 @@ SHORT: Final = {
     "causal_attention": "causal",
     "dot_product_attention": "no weights",
 }
+SHORT: Final = {**FUNCTIONS, **{f"{name}_gradients": short for name, short in FUNCTIONS.items()}}
 
 
 def columns(profile: str) -> tuple[str, ...]:
-    """The columns of a profile's table."""
-    return (*PROFILES[profile].quantities, CHECKED)
+    """The columns of a profile's table; of gradients those that are asked for."""
+    declared = DECLARED[profile]
+    hidden = declared.optional if declared.base else frozenset()
+    return (*(name for name in declared.quantities if name not in hidden), CHECKED)
 
 
 COLUMNS: Final = columns("attention")
@@ -80,12 +85,18 @@ def document(table: Table, alarms: Sequence[variants.Tally]) -> str:
         "`spec/poor_arithmetic.py` and the last three habits of `spec/misbehaviour.py` were",
         "written: 25 of the 25 were caught at the first try.",
         "",
+        "Faults of gradients are put to the bench as ports that return gradients and nothing on",
+        "the way to them, so that no equation is checked by itself. `tests/suite/test_faint.py`",
+        "shows the usual tolerances beside these verdicts.",
+        "",
         "Measured and written by `python -m qkvac.tests.suite.kill_matrix --seeds 50`.",
     ]
     for profile in HOMES:
         lines += _tables(profile, table.get(profile, {}))
     lines += ["", "## The same faults in other profiles", ""]
-    lines += _elsewhere(table)
+    lines += _elsewhere(table, FORWARD)
+    lines += ["", "## The same faults of gradients in other profiles", ""]
+    lines += _elsewhere(table, BACKWARD)
     lines += _correct(alarms)
     return "\n".join(lines)
 
@@ -120,10 +131,10 @@ def _row(fault: Fault, profile: str, found: Row) -> str:
     return f"| {name} | {' | '.join(texts)} |"
 
 
-def _elsewhere(table: Table) -> list[str]:
+def _elsewhere(table: Table, homes: Sequence[str]) -> list[str]:
     """What catches faults outside the profile in which they are demonstrated."""
     notes = dict[str, int]()
-    others = HOMES[1:]
+    others = homes[1:]
     pairs = sum(len(visiting(profile)) for profile in others)
     alike = sum(bool(equivalent(f, profile)) for profile in others for f in visiting(profile))
     lines = [
@@ -188,7 +199,7 @@ def documented(text: str) -> dict[str, dict[str, set[str]]]:
         if line.startswith("## "):
             profile = line.removeprefix("## ").partition(":")[0]
         parts = [part.strip() for part in line.split("|")[1:-1]]
-        if profile in PROFILES and len(parts) > 1 and parts[0].startswith("`"):
+        if profile in DECLARED and len(parts) > 1 and parts[0].startswith("`"):
             name = parts[0].split("`")[1]
             bold = zip(columns(profile), parts[1:], strict=True)
             result.setdefault(profile, {})[name] = {column for column, cell in bold if "**" in cell}

@@ -13,17 +13,19 @@ from functools import cache
 from multiprocessing import get_context
 from typing import Final
 
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED, GRADIENTS
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.kills import EQUIVALENT
 from qkvac.tests.suite.bench import Finding, fault_bench
 
 PROFILE: Final = "attention"
-HOMES: Final = (
+FORWARD: Final = (
     *(PROFILE, "scaled_dot_product_attention", "multi_head_attention"),
     *("attention_linear_layers", "embedding", "causal_attention", "dot_product_attention"),
 )
+BACKWARD: Final = tuple(f"{name}_gradients" for name in FORWARD)
+HOMES: Final = (*FORWARD, *BACKWARD)
 """The first of these that has a place for a fault is its home."""
 
 FIRST: Final = (
@@ -49,7 +51,7 @@ Table = Mapping[str, Mapping[str, Row]]
 @cache
 def examined(profile: str = PROFILE) -> tuple[Case, ...]:
     """The cases of the matrix, those first that catch most faults."""
-    longest = AXES if profile != "embedding" else 1 << 12
+    longest = 1 << 12 if profile.startswith("embedding") else AXES
     chosen = [c for c in cases(profile) if c.tier == "default" and max(c.sizes.values()) <= longest]
     rank = {f"{profile}/{name}": place for place, name in enumerate(FIRST)}
     return tuple(sorted(chosen, key=lambda case: rank.get(case.id, len(rank))))
@@ -58,7 +60,11 @@ def examined(profile: str = PROFILE) -> tuple[Case, ...]:
 @cache
 def has_place(name: str, profile: str) -> bool:
     """Whether some text of a profile can be computed with a fault."""
-    return any(FAULTS[name].fit(profile, text) != "never" for text in PROFILES[profile].texts)
+    texts = DECLARED[profile].texts
+    fault = FAULTS[name]
+    # What a wrong formula makes of gradients is its adjoint, and not a fault of its own.
+    suited = fault.of_gradients == (profile in GRADIENTS)
+    return suited and any(fault.fit(profile, text) != "never" for text in texts)
 
 
 @cache
@@ -110,8 +116,7 @@ def measure(workers: int = 1) -> Table:
     """The matrix over all profiles."""
     jobs = [
         (fault.name, profile)
-        for profile in PROFILES
-        if profile in HOMES
+        for profile in HOMES
         for fault in (*demonstrable(profile), *visiting(profile))
     ]
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.kills import ATTENTION, CAUGHT_BY, EQUIVALENT
+from qkvac.spec.kills_of_gradients import OF_GRADIENTS
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.bench import caught, demanded, fault_bench
 from qkvac.tests.suite.kill_matrix import DOCUMENT, columns, documented
 from qkvac.tests.suite.killing import (
+    FORWARD,
     HOMES,
     demonstrable,
     equivalent,
@@ -61,10 +63,12 @@ def test_a_fault_is_caught_in_other_profiles(fault: Fault, profile: str) -> None
 def test_every_fault_is_demonstrated_in_one_profile() -> None:
     assert CAUGHT_BY.keys() == FAULTS.keys()
     assert {fault.name for fault in demonstrable()} == ATTENTION.keys()
+    assert {f.name for f in FAULTS.values() if f.of_gradients} == OF_GRADIENTS.keys()
     assert len(FAULTS) >= 190 + 60
+    assert len(OF_GRADIENTS) >= 20
     for name in FAULTS:
         assert has_place(name, home(name))
-        assert home(name) in PROFILES
+        assert home(name) in DECLARED
 
 
 def test_reasons_for_no_difference_are_about_faults_that_visit() -> None:
@@ -89,7 +93,7 @@ def test_a_correct_variant_is_not_accused(variant: Variant) -> None:
 
 def test_there_are_enough_correct_variants() -> None:
     assert len(variants.correct()) >= 15
-    for profile in HOMES:
+    for profile in FORWARD:
         offering = [v for v in variants.correct() if profile in v.profiles]
         assert len(offering) >= (1 if profile == "dot_product_attention" else 2), profile
 

@@ -1,0 +1,62 @@
+"""Wrong formulas carried through the adjoint: the gradients of a function that is wrong itself.
+
+A framework differentiates what it is given. Who divides scores by c has gradients that are right
+for that formula, so they are the adjoint of the faulty equations, not faulty adjoint equations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+
+from qkvac.spec import notation
+from qkvac.spec.adjoint import adjoint, cotangent
+from qkvac.spec.attention import GRADIENTS, PROFILES
+from qkvac.spec.rewriting import Rewrite, rewritten
+from qkvac.spec.syntax import Equation, Number, Op, Program, Ref, SpecError, Tensor
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The forward program that gradients belong to, and the quantity that they are of."""
+
+    program: Program
+    last: str
+
+
+@cache
+def origin(program: Program) -> Origin | None:
+    """What a declared program of gradients was derived from; None for any other program."""
+    for profile in GRADIENTS.values():
+        for variant in profile.texts:
+            if program in profile.alternatives(variant):
+                forward = PROFILES[profile.base]
+                return Origin(forward.program(variant), forward.last)
+    return None
+
+
+@cache
+def carried(forward: Origin, rules: tuple[Rewrite, ...]) -> Program | None:
+    """The gradients of the rewritten program.
+
+    None where the rules have no place in it, or it has an operation without a reverse rule.
+    """
+    faulty = rewritten(forward.program, rules)
+    if faulty is None:
+        return None
+    try:
+        derived = adjoint(faulty, forward.last)
+    except (SpecError, AssertionError):
+        return None
+    targets = derived.tensors
+    unreached = [t for t in faulty.inputs if t.kind == "real" and cotangent(t.name) not in targets]
+    return replace(derived, equations=(*derived.equations, *map(_zero, unreached)))
+
+
+def _zero(tensor: Tensor) -> Equation:
+    """What no path leads back to has the gradient 0."""
+    target = Tensor(cotangent(tensor.name), tensor.axes)
+    value = Op("multiply", (Ref(tensor.name), Number(Fraction(0))))
+    text = f"{notation.declaration(target)} = {notation.expression(value)}"
+    return Equation(target, value, text, 0)

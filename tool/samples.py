@@ -1,0 +1,264 @@
+"""Answers that failed, beside what faulty equations make of the same inputs.
+
+A candidate is evaluated equation by equation on the port's own reported operands, or from the
+inputs where the port reports none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from qkvac.differences import Difference, difference
+from qkvac.spec import faulty, rounding
+from qkvac.spec.attention import DECLARED, Arithmetic, Profile
+from qkvac.spec.cases import Case
+from qkvac.spec.formats import FORMATS
+from qkvac.spec.rewriting import derived, operations
+from qkvac.spec.syntax import Program
+
+Array = np.ndarray[Any, Any]
+
+LEFT: Final = 0.25
+"""The share of the deviation from the declared values that an explanation may leave."""
+GLANCE: Final = 0.02
+"""A result further off than this share of its largest entry is not looked at twice."""
+APART: Final = 0.5
+"""As `GLANCE`, for single candidates in formats of any precision."""
+_IMPOSSIBLE: Final = (ValueError, ZeroDivisionError, IndexError)
+"""What a faulty program raises for shapes that it cannot be computed for."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An answer: what was asked and returned, and which quantities failed by value.
+
+    One in which nothing failed is evidence, too: an explanation must not contradict it.
+    """
+
+    case: Case
+    dtype: str
+    arithmetic: Arithmetic
+    outputs: Mapping[str, Array] = field(hash=False)
+    failing: tuple[str, ...]
+    conventions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Declared choices that change results."""
+
+    @property
+    def weight(self) -> int:
+        return sum(array.size for array in self.outputs.values())
+
+
+class Examined:
+    """A sample, and what has been evaluated on its operands already."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        self._declared = dict[tuple[str, frozenset[str]], Array]()
+        self._compared = dict[tuple[Program, str, bool], Difference | None]()
+
+    @cached_property
+    def profile(self) -> Profile:
+        return DECLARED[self.sample.case.profile]
+
+    @cached_property
+    def program(self) -> Program:
+        return self.sample.case.program
+
+    @cached_property
+    def inputs(self) -> Mapping[str, Array]:
+        return self.sample.case.inputs(self.sample.dtype)
+
+    @cached_property
+    def reported(self) -> tuple[str, ...]:
+        """Quantities with the declared shape, in the order of the equations."""
+        names = [equation.target.name for equation in self.program.equations]
+        return tuple(name for name in names if name in self.sample.outputs)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every quantity is reported."""
+        return len(self.reported) == len(self.program.equations)
+
+    def changed(self, candidate: Program) -> set[str]:
+        """Targets whose equation is not the declared one."""
+        new, old = (
+            {equation.target.name: equation.expression for equation in program.equations}
+            for program in (candidate, self.program)
+        )
+        return {name for name in (*new, *old) if new.get(name) != old.get(name)}
+
+    def affected(self, candidate: Program) -> set[str]:
+        """Targets that may have other values than the declared ones."""
+        found = self.changed(candidate)
+        for equation in (*candidate.equations, *self.program.equations):
+            if not found.isdisjoint(equation.operands):
+                found.add(equation.target.name)
+        return found
+
+    @cached_property
+    def wrong(self) -> set[str]:
+        """Quantities whose declared equation does not hold on the reported operands."""
+        found = {name: self.compare(self.program, name) for name in self.reported}
+        return {
+            name for name, difference in found.items() if not (difference and difference.within)
+        }
+
+    def reproduced(self, candidate: Program) -> frozenset[str]:
+        """Quantities that a candidate reproduces, others aside."""
+        found = set[str]()
+        for name in self.affected(candidate).intersection(self.reported):
+            with suppress(Exception):
+                difference = self.compare(candidate, name)
+                if difference is not None and difference.within:
+                    found.add(name)
+        return frozenset(found)
+
+    def plausible(self, candidate: Program) -> bool:
+        """Whether the last reported quantity looks like the candidate's, at a glance."""
+        name = self.reported[-1]
+        part = candidate.restricted(frozenset(self.reported) - {name}, name)
+        whole = candidate.restricted(frozenset(), name)
+        for considered in (part,) if part == whole else (part, whole):
+            try:
+                expected = self._computed(considered, candidate, "float64")[name]
+            except _IMPOSSIBLE:
+                return False
+            value = self.sample.outputs[name].astype(np.float64)
+            if expected.shape == value.shape:
+                with np.errstate(all="ignore"):
+                    far = np.nanmax(np.abs(value - expected), initial=0.0)
+                    if far <= GLANCE * np.nanmax(np.abs(value), initial=0.0):
+                        return True
+        return False
+
+    def left(self, candidate: Program) -> float | None:
+        """The share of the deviation that the candidate leaves; None if it does not explain it."""
+        changed = self.changed(candidate)
+        if not self.affected(candidate).issuperset(self.sample.failing):
+            return None
+        first = next(iter(self.sample.failing), None)
+        if first is not None and first not in changed and self._local(first):
+            return None
+        worst = None if self.sample.failing else 0.0
+        for name in reversed(self.reported):
+            new = self.compare(candidate, name)
+            if new is None or not new.within:
+                return None
+            if name in self.sample.failing and (name in changed or not self._local(name)):
+                old = self.compare(self.program, name, is_poor(candidate))
+                right = name not in changed and old is not None and old.within
+                if right and not self._alone(name):
+                    continue  # it is right about operands that are wrong
+                left = new.left(old) if old is not None else 0.0
+                worst = worst if left is None else max(worst or 0.0, left)
+        return worst if worst is not None and worst <= LEFT else None
+
+    def _local(self, name: str) -> bool:
+        """Whether all operands of an equation are reported, or inputs."""
+        known = {*self.reported, *(tensor.name for tensor in self.program.inputs)}
+        tensors = set(self.program.equation(name).operands) & set(self.program.tensors)
+        return tensors <= known
+
+    def _alone(self, name: str) -> bool:
+        """Whether nothing that it is computed from is reported."""
+        part = self.program.restricted(frozenset(self.reported) - {name}, name)
+        return {t.name for t in self.program.inputs}.issuperset(t.name for t in part.inputs)
+
+    def compare(self, candidate: Program, name: str, carry: bool = False) -> Difference | None:
+        """A reported quantity beside what the candidate makes of the reported operands.
+
+        `carry` has it carried out in the port's dtype, like poor arithmetic. None where the
+        candidate cannot be computed for these shapes.
+        """
+        part = candidate.restricted(frozenset(self.reported) - {name}, name)
+        found = self._known(part, candidate, name, carry)
+        own = {tensor.name for tensor in self.program.inputs}
+        whole = candidate.restricted(frozenset(), name)
+        if (found is None or not found.within) and not own.issuperset(t.name for t in part.inputs):
+            # A port may go on from other numbers than those that it reports.
+            from_inputs = self._known(whole, candidate, name, carry)
+            if from_inputs is not None and from_inputs.within:
+                return from_inputs
+        return found
+
+    def _known(
+        self, part: Program, candidate: Program, name: str, carry: bool
+    ) -> Difference | None:
+        # Derived parameters have the same values in all candidates.
+        poor = carry or is_poor(part)
+        key = (part, name, poor)
+        if key not in self._compared:
+            self._compared[key] = self._compare(part, candidate, name, poor)
+        return self._compared[key]
+
+    def _compare(
+        self, part: Program, candidate: Program, name: str, poor: bool
+    ) -> Difference | None:
+        sample, value = self.sample, self.sample.outputs[name]
+        given = [tensor.name for tensor in part.inputs if tensor.name not in self.inputs]
+        sizes = derived(self.program, candidate, sample.case.bindings)
+        try:
+            computed = self._computed(part, candidate, sample.dtype if poor else "float64")
+            expected = computed[name].astype(np.float64)
+            if expected.shape != value.shape:
+                return None
+            if self.profile.base and not poor and _elsewhere(value.astype(np.float64), expected):
+                return Difference(np.abs(value - expected), np.zeros(value.shape))
+            limit = self._limit(part, self._operands(part), sizes, name, given, poor)
+        except Exception:  # what cannot be evaluated for these operands explains nothing
+            return None
+        return difference(value.astype(np.float64), expected, limit, sample.dtype)
+
+    def _operands(self, part: Program) -> dict[str, Any]:
+        outputs = self.sample.outputs
+        return {t.name: outputs.get(t.name, self.inputs.get(t.name)) for t in part.inputs}
+
+    def _computed(self, part: Program, candidate: Program, dtype: str) -> dict[str, Array]:
+        sizes = derived(self.program, candidate, self.sample.case.bindings)
+        return faulty.compute(part, self._operands(part), sizes, dtype)
+
+    def _limit(
+        self,
+        part: Program,
+        operands: Mapping[str, Any],
+        sizes: Mapping[str, Any],
+        name: str,
+        given: Sequence[str],
+        poor: bool,
+    ) -> Array:
+        model = self.sample.arithmetic
+        wider = FORMATS[model.storage].precision < FORMATS[model.accumulation].precision
+        inherited = dict.fromkeys(given, 2 if wider else 1)
+        if poor:
+            key = (name, frozenset(given))
+            if key not in self._declared:
+                declared = self.program.restricted(frozenset(given), name)
+                known = {
+                    t.name: operands.get(t.name, self.inputs.get(t.name)) for t in declared.inputs
+                }
+                limits = rounding.bounds(declared, known, sizes, model, inherited=inherited)
+                self._declared[key] = np.asarray(2 * limits[name])
+            return self._declared[key]
+        own = Arithmetic.for_dtype("float64")
+        limits = faulty.bounds(part, operands, sizes, model, inherited)
+        return np.asarray(limits[name] + faulty.bounds(part, operands, sizes, own, {})[name])
+
+
+def _elsewhere(value: Array, expected: Array) -> bool:
+    """Whether two results, all finite, have hardly anything in common.
+
+    Bounds of gradients take long to derive, and for most candidates nobody needs them.
+    """
+    far = np.max(np.abs(value - expected), initial=0.0)
+    return bool(APART * np.max(np.abs(value), initial=0.0) < far < np.inf)
+
+
+def is_poor(program: Program) -> bool:
+    """Whether a program has operations of poor arithmetic, which can only be carried out."""
+    return any(faulty.is_poor(operation) for operation in operations(program))
