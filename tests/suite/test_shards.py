@@ -244,8 +244,8 @@ def recorded(folder: Path, port: str, shard: Shard | None) -> tuple[Execution, A
 
 
 def essence(archive: Archive) -> list[Result]:
-    """Results without times, by cell."""
-    timeless = (replace(line.result, seconds=None) for line in archive.lines)
+    """Results without times, by cell; and without what a record holds once for many."""
+    timeless = (replace(line.result, seconds=None, detail=None) for line in archive.lines)
     return sorted(timeless, key=lambda result: result.cell.id)
 
 

@@ -190,7 +190,9 @@ def test_commands_of_the_report_exist() -> None:
 # --- the action ---------------------------------------------------------------------------------
 
 
-def check(folder: Path, port: str, **inputs: str) -> tuple[int, dict[str, str], str]:
+def check(
+    folder: Path, port: str, change: tuple[str, str] = ("", ""), **inputs: str
+) -> tuple[int, dict[str, str], str]:
     """The action's check in a folder: exit status, outputs, and the summary of the job."""
     (step,) = (step for step in ACTION["runs"]["steps"] if step.get("id") == "check")
     given = {name: settings.get("default", "") for name, settings in ACTION["inputs"].items()}
@@ -203,7 +205,7 @@ def check(folder: Path, port: str, **inputs: str) -> tuple[int, dict[str, str], 
     for path in files.values():
         path.write_text("", encoding="utf-8")
     done = subprocess.run(
-        [*BASH, "-c", step["run"]],
+        [*BASH, "-c", step["run"].replace(*change)],
         cwd=ROOT,
         env={
             **os.environ,
@@ -268,13 +270,22 @@ def test_a_program_is_a_port_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["port", "profile", "dtype", "args"])
-@pytest.mark.parametrize("text", ["$(touch {})", "`touch {}`", "'; touch {} #", '"; touch {}; "'])
+@pytest.mark.parametrize(
+    "text", ["$(touch MARK)`touch MARK`;touch MARK", "\"; touch MARK; '; touch MARK #"]
+)
 def test_no_input_is_run(tmp_path: Path, name: str, text: str) -> None:
     mark = tmp_path / "mark"
-    inputs = {"port": "no_such_port.py", **SMALL, name: text.format(mark)}
+    inputs = {"port": "no_such_port.py", **SMALL, name: text.replace("MARK", str(mark))}
     status, _, _ = check(tmp_path, **inputs)
     assert status != 0
     assert not mark.exists()
+
+
+def test_a_script_that_evaluated_its_inputs_would_be_caught(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    change = ('words+=("$PORT")', 'eval "words+=($PORT)"')
+    check(tmp_path, f"$(touch {mark})", change)
+    assert mark.exists()
 
 
 def test_a_port_is_no_option(tmp_path: Path) -> None:
