@@ -18,7 +18,7 @@ from qkvac.spec.adjoint import adjoint, cotangent
 from qkvac.spec.equations import Program, SpecError, parse
 from qkvac.spec.formats import FORMATS
 
-SPEC_VERSION: Final = "1.1"
+SPEC_VERSION: Final = "1.2"
 """Changes whenever an equation, a bound, a case or a convention changes a verdict."""
 
 
