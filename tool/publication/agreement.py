@@ -1,4 +1,4 @@
-"""Which subjects agree bit for bit, quantity by quantity, and what each of them declares."""
+"""Which subjects agree bit for bit, quantity by quantity."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 from qkvac.identity import Identity
 from qkvac.publication.runs import Row, Run
-from qkvac.publication.texts import visible
-from qkvac.spec.attention import CONVENTIONS
 from qkvac.spec.formats import DTYPES
-from qkvac.summary import model_words
 
 
 @dataclass(frozen=True)
@@ -60,48 +57,12 @@ def agreements(rows: Sequence[Row], profiles: Sequence[str]) -> tuple[Agreement,
 
 
 def _letter(identity: Identity, row: Row) -> Letter | None:
-    letter = identity.letter(row.subject)
-    if not letter:
-        return None
-    members = next(members for members in identity.classes if row.subject in members)
-    return Letter(letter, len(members) > 1)
+    for place, members in enumerate(identity.classes):
+        if row.subject in members:
+            return Letter(numbered(place), len(members) > 1)
+    return None
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What a subject does where reasonable systems differ."""
-
-    value: str
-    own: bool
-    """Whether it is another than the spec's own choice."""
-
-
-@dataclass(frozen=True)
-class Declared:
-    """What a row declares: conventions, and the arithmetic that its bounds are made from."""
-
-    row: Row
-    choices: tuple[Choice, ...]
-    arithmetic: tuple[str, ...]
-    supports: str
-
-
-def declared(rows: Sequence[Row]) -> tuple[Declared, ...]:
-    """The declarations of all rows."""
-    return tuple(map(_declared, rows))
-
-
-def _declared(row: Row) -> Declared:
-    chosen = row.entry.declaration.conventions
-    choices = []
-    for name, convention in CONVENTIONS.items():
-        value = str(chosen.get(name, convention.options[0]))
-        choices.append(Choice(visible(value), value != convention.options[0]))
-    present = {result.cell.dtype for result in row.results}
-    models = dict.fromkeys(
-        model_words(row.entry.arithmetic(dtype), dtype)
-        for dtype in row.entry.dtypes
-        if dtype in present
-    )
-    supports = ", ".join(sorted(row.entry.declaration.supports)) or "nothing besides"
-    return Declared(row, tuple(choices), tuple(map(visible, models)), visible(supports))
+def numbered(place: int) -> str:
+    """A, B, …, Z, AA, AB, …"""
+    return (numbered(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)

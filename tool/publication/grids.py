@@ -69,12 +69,8 @@ def overview(rows: Sequence[Row], profiles: Sequence[str]) -> tuple[GridRow, ...
     """Every row with a mark for each profile."""
     found = []
     for row in rows:
-        groups = dict[str, list[Result]]()
-        for result in row.results:
-            if result.offered:
-                groups.setdefault(result.cell.profile, []).append(result)
-        strict = row.run.report.strict
-        marks = tuple(mark(groups.get(profile, []), strict) for profile in profiles)
+        offered = ([r for r in row.by_profile.get(name, ()) if r.offered] for name in profiles)
+        marks = tuple(mark(results, row.run.report.strict) for results in offered)
         found.append(GridRow(row, marks, row.mark))
     return tuple(found)
 
@@ -86,7 +82,7 @@ def grids(rows: Sequence[Row], profiles: Sequence[str]) -> tuple[Grid, ...]:
 
 
 def _grid(rows: Sequence[Row], profile: str) -> Grid:
-    own = {row: [r for r in row.results if r.cell.profile == profile] for row in rows}
+    own = {row: row.by_profile.get(profile, ()) for row in rows}
     own = {row: found for row, found in own.items() if any(r.offered for r in found)}
     every = [result for found in own.values() for result in found]
     present = {result.cell.quantity for result in every}

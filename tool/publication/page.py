@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qkvac.publication.agreement import Agreement, Declared, agreements, declared
+from qkvac.publication.agreement import Agreement, agreements
 from qkvac.publication.archive import Archive
 from qkvac.publication.changes import Step, steps
+from qkvac.publication.declarations import Declaration, declarations
 from qkvac.publication.grids import Grid, GridRow, grids, overview, profiles
 from qkvac.publication.overview import Background, Place, Verdict, backgrounds, places, verdict
 from qkvac.publication.runs import Row, Run, rows, runs
@@ -42,7 +43,7 @@ class Page:
     grids: tuple[Grid, ...]
     charts: tuple[Chart, ...]
     agreements: tuple[Agreement, ...]
-    declared: tuple[Declared, ...]
+    declarations: tuple[Declaration, ...]
     troubles: tuple[Trouble, ...]
     known: tuple[Known, ...]
     steps: tuple[Step, ...]
@@ -78,7 +79,7 @@ def page(archive: Archive) -> Page:
         grids=grids(lines, offered),
         charts=charts(lines, offered),
         agreements=agreements(lines, offered),
-        declared=declared(lines),
+        declarations=declarations(lines),
         troubles=troubles(found),
         known=known(found),
         steps=steps(lines),

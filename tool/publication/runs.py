@@ -6,8 +6,9 @@ a framework can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from qkvac.cells import Result
@@ -77,6 +78,14 @@ class Row:
     @property
     def mark(self) -> Mark:
         return mark(self.results, self.run.report.strict)
+
+    @cached_property
+    def by_profile(self) -> Mapping[str, Sequence[Result]]:
+        """The results of every profile."""
+        found = dict[str, list[Result]]()
+        for result in self.results:
+            found.setdefault(result.cell.profile, []).append(result)
+        return found
 
 
 def runs(archive: Archive) -> tuple[Run, ...]:

@@ -75,8 +75,8 @@ def charts(rows: Sequence[Row], profiles: Sequence[str]) -> tuple[Chart, ...]:
     for profile in profiles:
         groups = dict[str, dict[str, dict[Row, list[Result]]]]()
         for row in rows:
-            for result in row.results:
-                if result.cell.profile == profile and result.ratio is not None:
+            for result in row.by_profile.get(profile, ()):
+                if result.ratio is not None:
                     family, _ = family_of(result.cell.case)
                     by_row = groups.setdefault(family, {}).setdefault(result.cell.dtype, {})
                     by_row.setdefault(row, []).append(result)
