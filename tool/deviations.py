@@ -17,7 +17,7 @@ from typing import Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from qkvac.cells import Result, Status
+from qkvac.cells import Result, Status, Subject
 from qkvac.environment import cpu_features
 from qkvac.roster import Entry
 from qkvac.toml import TOMLDecodeError, loads
@@ -52,16 +52,20 @@ class Deviation:
 
     def covers(self, result: Result, entry: Entry) -> bool:
         """Whether the entry speaks of this cell, in this run's environment."""
-        cell, subject = result.cell, entry.subject
-        patterns = (
-            (subject.name, self.backend),
-            (subject.device, self.device),
-            (cell.dtype, self.dtype),
-            (cell.quantity, self.quantity),
-        )
+        cell = result.cell
         return (
-            all(not pattern or fnmatch.fnmatchcase(text, pattern) for text, pattern in patterns)
+            _matches(cell.dtype, self.dtype)
+            and _matches(cell.quantity, self.quantity)
             and self.covers_case(cell.case)
+            and self.covers_subject(entry)
+        )
+
+    def covers_subject(self, entry: Entry) -> bool:
+        """Whether the entry speaks of any cell of a subject, in this run's environment."""
+        subject = entry.subject
+        return (
+            _matches(subject.name, self.backend)
+            and _matches(subject.device, self.device)
             and self._in_versions(entry.versions.get(subject.backend, ""))
             and all(_has(feature) for feature in self.cpu_features)
         )
@@ -85,6 +89,10 @@ class Deviation:
             return False
 
 
+def _matches(text: str, pattern: str) -> bool:
+    return not pattern or fnmatch.fnmatchcase(text, pattern)
+
+
 def _has(feature: str) -> bool:
     return (feature.lstrip("!").upper() in cpu_features()) != feature.startswith("!")
 
@@ -95,6 +103,7 @@ class Deviations:
     def __init__(self, entries: tuple[Deviation, ...]) -> None:
         self.entries = entries
         self._exercised = set[Deviation]()
+        self._of_subject = dict[Subject, tuple[Deviation, ...]]()
 
     @classmethod
     def load(cls, extra: Path | None = None) -> Deviations:
@@ -113,7 +122,11 @@ class Deviations:
         """The result in the light of the entries that cover its cell."""
         if result.status in NOT_EXECUTED:
             return result
-        covering = [known for known in self.entries if known.covers(result, entry)]
+        if entry.subject not in self._of_subject:
+            found = tuple(known for known in self.entries if known.covers_subject(entry))
+            self._of_subject[entry.subject] = found
+        about = self._of_subject[entry.subject]
+        covering = [known for known in about if known.covers(result, entry)]
         if not covering:
             return result
         self._exercised.update(covering)

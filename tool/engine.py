@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from types import TracebackType
 from qkvac.batches import CommandRunner, FolderRunner
 from qkvac.cache import default_folder
 from qkvac.cells import COMMAND, FOLDER, LOADED, Cell, Result
+from qkvac.costs import milliseconds
 from qkvac.deviations import Deviations
 from qkvac.evidence import Evidence
 from qkvac.judging import Judge, Judged, Judges, Task
@@ -63,6 +65,7 @@ class Engine:
         """What went wrong without changing a result, one line each."""
         self._ready: Kept = {}
         self._runner: tuple[Entry, AnyRunner] | None = None
+        self._running: _Run | None = None
         self._current: tuple[Job, dict[str, Result]] | None = None
         self.roster = roster or survey(selection, self.options, self._ready, resident)
         try:
@@ -82,19 +85,33 @@ class Engine:
         """Where certified values are kept, None where that is not wanted."""
         return default_folder() if self.options.cache else None
 
-    def run(self, report: Report) -> None:
-        """Runs everything and hands each result over, in the calling thread.
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """Ids of the subjects, those that take longest first, so that none is left at the end."""
+        total = Counter[str]()
+        for job in self.plan.jobs:
+            total[job.entry.subject.id] += milliseconds(job)
+        return tuple(sorted(total, key=lambda id: -total[id]))
 
-        Results of a case come together and in order, cases as they are finished. An exception of
-        `report`, KeyboardInterrupt included, ends all processes and goes on to the caller.
+    def run(self, report: Report, jobs: Collection[Job] | None = None) -> None:
+        """Runs everything, or some jobs of the plan, and hands each result over to `report`.
+
+        That is called in the calling thread. Results of a case come together and in order, cases
+        as they are finished. An exception of `report`, KeyboardInterrupt included, ends all
+        processes and goes on to the caller.
         """
         with Judges(self.options.parallel, self.folder) as judges:
             judges.start()
-            run = _Run(self, judges)
+            run = self._running = _Run(self, judges, self.plan.jobs if jobs is None else jobs)
             if any(entry.subject.form == LOADED for entry in self.roster.entries):
                 run.run_here(report)
             else:
                 run.run(report)
+
+    def interrupt(self) -> None:
+        """Makes a `run` in another thread end, which raises InterruptedError there."""
+        if self._running is not None:
+            self._running.interrupt()
 
     def result(self, cell: Cell | str) -> Result:
         """The result of one cell; runs its case unless it was the last one that was run.
@@ -179,15 +196,14 @@ def _task(job: Job, answer: Answer) -> Task | None:
 class _Run:
     """One parallel run: threads that drive subjects, and the queue of what they finished."""
 
-    def __init__(self, engine: Engine, judges: Judges) -> None:
+    def __init__(self, engine: Engine, judges: Judges, jobs: Collection[Job]) -> None:
         self._engine = engine
         self._judges = judges
+        self._all = jobs
         self._jobs = dict[str, list[Job]]()
-        for job in engine.plan.jobs:
+        for job in jobs:
             self._jobs.setdefault(job.entry.subject.id, []).append(job)
-        # The slowest to start go first, so that none of them is left over at the end.
-        order = sorted(self._jobs, key=lambda id: not self._jobs[id][0].entry.compiled)
-        self._waiting = list(order)
+        self._waiting = [id for id in engine.order if id in self._jobs]
         self._runners = list[AnyRunner]()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -199,7 +215,7 @@ class _Run:
         try:
             for thread in threads:
                 thread.start()
-            for _ in self._engine.plan.jobs:
+            for _ in self._all:
                 self._hand_over(report)
         finally:
             self._stopped.set()
@@ -210,12 +226,16 @@ class _Run:
                 if thread.ident is not None:
                     thread.join()
 
+    def interrupt(self) -> None:
+        """Ends the run instead of handing over what comes next; from any thread."""
+        self._done.put(InterruptedError("the run was ended"))
+
     def run_here(self, report: Report) -> None:
         """The same for a loaded port, which is called by the thread that asks."""
-        runner = self._engine.runner(self._engine.plan.jobs[0].entry)
+        runner = self._engine.runner(next(iter(self._all)).entry)
         waiting = 0
         try:
-            for job in self._engine.plan.jobs:
+            for job in self._all:
                 self._put(job, runner.answer(job))
                 waiting += 1
                 while waiting and not self._done.empty():

@@ -68,6 +68,8 @@ class Judge:
     def __init__(self, folder: Path | None) -> None:
         self._certify = Certifier(folder)
         self._questions: OrderedDict[tuple[object, ...], Question] = OrderedDict()
+        self._entries = 0
+        """Entries of all quantities of these questions."""
 
     def judge(self, task: Task) -> Judged:
         try:
@@ -94,9 +96,10 @@ class Judge:
                 certify=self._certify,
                 conventions=task.conventions,
             )
+            self._entries += _weight(self._questions[key])
         self._questions.move_to_end(key)
-        while sum(map(_weight, self._questions.values())) > QUESTIONS and len(self._questions) > 1:
-            self._questions.popitem(last=False)
+        while self._entries > QUESTIONS and len(self._questions) > 1:
+            self._entries -= _weight(self._questions.popitem(last=False)[1])
         return self._questions[key]
 
     def submit(self, task: Task) -> Future[Judged]:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from xdist.scheduler.protocol import Scheduling
     from xdist.workermanage import WorkerController
 
+    from qkvac.ahead import Ahead
     from qkvac.engine import Engine
+    from qkvac.plan import Job
     from qkvac.record import Recorder
     from qkvac.report import Report
     from qkvac.roster import Roster
@@ -64,6 +66,9 @@ class Matrix:
         """What went wrong with the record."""
         self._begin = time.monotonic()
         self._engine: Engine | None = None
+        self._wanted: list[Job] = []
+        """What has to be run for the tests that are left after deselection."""
+        self._ahead: Ahead | None = None
 
     @cached_property
     def selection(self) -> Selection:
@@ -161,6 +166,25 @@ class Matrix:
             total.update(found["starts"])
         return total
 
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells to parametrise over, subjects in the order in which they are begun."""
+        place = {id: index for index, id in enumerate(self.engine.order)}
+        return sorted(self.engine.cells, key=lambda cell: place[cell.subject.id])
+
+    def result(self, cell: Cell) -> Result:
+        """The result of a cell that was collected.
+
+        A worker of xdist is one of several already, and runs one case after another.
+        """
+        if self.worker:
+            return self.engine.result(cell)
+        if self._ahead is None:
+            from qkvac.ahead import Ahead
+
+            self._ahead = Ahead(self.engine, self._wanted)
+        return self._ahead.result(cell)
+
     def settle(self, result: Result) -> None:
         """Ends a cell's test with the outcome that its status stands for."""
         reason = f"{result.status}: {result.reason}" if result.reason else result.status
@@ -209,6 +233,15 @@ class Matrix:
 
         return SubjectScheduling(config, log)
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        # A test without parameters has no callspec.
+        params = (getattr(item, "callspec", None) for item in session.items)
+        cells = (spec.params.get("cell") for spec in params if spec is not None)
+        ids = {cell.id for cell in cells if isinstance(cell, Cell)}
+        if ids:
+            jobs = self.engine.plan.jobs
+            self._wanted = [job for job in jobs if any(cell.id in ids for cell in job.cells)]
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         found = dict(report.user_properties).get(PROPERTY)
         if self.worker or report.when != "call" or found is None:
@@ -227,6 +260,8 @@ class Matrix:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._engine is not None and (self.worker or not self._distributes):
+            if self._ahead is not None:
+                self._ahead.close()
             self._engine.close()
             own = {
                 "starts": self._engine.starts,

@@ -17,13 +17,13 @@ from qkvac.matrix import PROPERTY, Matrix, label, to_property
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    cells = plugin.register(metafunc.config).engine.cells
+    cells = plugin.register(metafunc.config).cells
     metafunc.parametrize("cell", [pytest.param(cell, id=label(cell)) for cell in cells])
 
 
 def test_identical(
     cell: Cell, matrix: Matrix, record_property: Callable[[str, object], None]
 ) -> None:
-    result = matrix.engine.result(cell)
+    result = matrix.result(cell)
     record_property(PROPERTY, to_property(result))
     matrix.settle(result)
