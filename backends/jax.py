@@ -34,23 +34,26 @@ FUNCTIONS: Final[Functions] = {
     **{f"{name}{SUFFIX}": gradients(function) for name, function in FORWARD.items()},
 }
 
+ARITHMETIC: Final[dict[str, Any]] = {
+    "softmax": "reciprocal",
+    "flushes": True,
+    # The normal range of float32, in which float16 is computed, holds its subnormals.
+    "float16": {"flushes": False},
+    # Accelerators are not measured: no bits are promised of their softmax.
+    **{kind: {"softmax": "fused", "flushes": True} for kind in ("cuda", "rocm", "tpu")},
+}
+
 QKVAC: Final[dict[str, Any]] = {
     "name": "jax",
     "requires": "jax",
-    "modes": ("eager", "jit"),
+    "modes": ("eager", "jit", "tf32"),
+    "mode_devices": {"tf32": ("cuda",)},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": tuple(FUNCTIONS),
     "supports": "all",
     "deterministic": True,
-    "arithmetic": {
-        "softmax": "reciprocal",
-        "flushes": True,
-        # The normal range of float32, in which float16 is computed, holds its subnormals.
-        "float16": {"flushes": False},
-        # Accelerators are not measured: no bits are promised of their softmax.
-        **{kind: {"softmax": "fused", "flushes": True} for kind in ("cuda", "rocm", "tpu")},
-    },
+    "arithmetic": {**ARITHMETIC, "float32": {"tf32": {"operands": "tfloat32"}}},
 }
 
 
@@ -125,8 +128,12 @@ class Jax(Adapter):
     """JAX as its user calls it, operation by operation."""
 
     def __init__(self, mode: str, device: str, functions: Functions) -> None:
+        import jax
+
         super().__init__(mode, device, functions)
         self.placement = table()[device]
+        self.precision = "tensorfloat32" if mode == "tf32" else "highest"
+        jax.config.update("jax_default_matmul_precision", self.precision)
         self.dtype = ""
         """Of the last call."""
 
@@ -145,8 +152,9 @@ class Jax(Adapter):
 
         if not jax.config.jax_enable_x64:
             raise ModeError("jax_enable_x64 is off: float64 would silently become float32")
-        if jax.config.jax_default_matmul_precision != "highest":
-            raise ModeError("float32 products may use TensorFloat-32 or bfloat16")
+        found = jax.config.jax_default_matmul_precision
+        if found != self.precision:
+            raise ModeError(f"float32 products may use TensorFloat-32 or bfloat16: {found}")
 
     def run(
         self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]

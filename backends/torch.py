@@ -45,7 +45,8 @@ FUNCTIONS: Final[Functions] = {
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch",
     "requires": "torch",
-    "modes": ("eager", "compile"),
+    "modes": ("eager", "compile", "tf32"),
+    "mode_devices": {"tf32": ("cuda",)},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", *ACCELERATORS),
     "profiles": tuple(FUNCTIONS),
@@ -56,6 +57,7 @@ QKVAC: Final[dict[str, Any]] = {
         "flushes": False,
         # oneDNN multiplies bfloat16 with instructions that treat subnormals as zero.
         "bfloat16": {"flushes": True},
+        "float32": {"tf32": {"operands": "tfloat32"}},
         # Accelerators are not measured: no bits are promised of their softmax.
         **{kind: {"softmax": "fused", "flushes": True} for kind in ACCELERATORS},
     },
@@ -123,9 +125,13 @@ class Torch(Adapter):
 
         super().__init__(mode, device, functions)
         torch.set_num_threads(threads())
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
+        self.precision = "high" if mode == "tf32" else "highest"
+        torch.set_float32_matmul_precision(self.precision)
+        torch.backends.cuda.matmul.allow_tf32 = mode == "tf32"
+        torch.backends.cudnn.allow_tf32 = mode == "tf32"
+        # Parts of a long sum would be stored in the dtype of the factors.
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.set_flush_denormal(False)
         self.dtypes = {
             "float64": torch.float64,
@@ -137,8 +143,9 @@ class Torch(Adapter):
     def check_settings(self) -> None:
         import torch
 
-        if torch.get_float32_matmul_precision() != "highest":
-            raise ModeError("float32 products may use TensorFloat-32 or bfloat16")
+        found = torch.get_float32_matmul_precision()
+        if found != self.precision:
+            raise ModeError(f"float32 products may use TensorFloat-32 or bfloat16: {found}")
 
     def run(
         self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]

@@ -19,6 +19,9 @@ CHANNEL_LOST: Final = 74
 OUT_OF_MEMORY: Final = (
     *("out of memory", "can't allocate memory", "cannot allocate memory"),
     *("not enough memory", "resource_exhausted", "bad_alloc", "memoryerror"),
+    # TensorFlow's class and messages, and what CUDA and its libraries return.
+    *("resourceexhausted", "oom when allocating", "failed to allocate memory"),
+    *("error_out_of_memory", "status_alloc_failed", "errormemoryallocation"),
 )
 """What libraries say, in small letters, when an allocation fails."""
 

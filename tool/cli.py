@@ -29,7 +29,7 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option("--profile", "profiles", help="Only this function.", **several),
         click.option("--dtype", "dtypes", help="float64, float32, bfloat16 or float16.", **several),
-        click.option("--device", "devices", help="Default: cpu and every device found.", **several),
+        click.option("--device", "devices", help="cpu, cuda, cuda:1; default: all.", **several),
         click.option("--case", "cases", metavar="GLOB", help="Only cases like this.", **several),
         click.option(
             "--tier",

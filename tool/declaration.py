@@ -70,9 +70,16 @@ class Declaration:
     dtypes_declared: bool = False
     devices: tuple[str, ...] = ("cpu",)
     modes: tuple[str, ...] = ("default",)
+    mode_devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Kinds of devices that a mode is for, where it is not for all of them."""
     deterministic: bool = True
     arithmetic_table: Mapping[str, Any] = field(default_factory=dict)
     conventions: Mapping[str, str] = field(default_factory=lambda: DEFAULT_CONVENTIONS)
+
+    def runs_on(self, mode: str, device: str) -> bool:
+        """Whether the mode is for the device."""
+        kinds = self.mode_devices.get(mode, ())
+        return not kinds or device.partition(":")[0] in kinds
 
     def arithmetic(self, dtype: str, mode: str, device: str) -> dict[str, Any]:
         """The declared fields of the arithmetic model that hold for this dtype, mode and device.
@@ -193,6 +200,7 @@ def parse(
         dtypes_declared="dtypes" in raw,
         devices=tuple(raw.get("devices", ("cpu",))),
         modes=tuple(raw.get("modes", ("default",))),
+        mode_devices=raw.get("mode_devices", {}),
         deterministic=raw.get("deterministic", True),
         arithmetic_table=raw.get("arithmetic", {}),
         conventions={

@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     several: dict[str, Any] = {"action": "append", "default": []}
     option("backend", "run this backend, or one mode of it: torch, torch/compile", **several)
     option("dtype", "run this dtype: float64, float32, bfloat16, float16", **several)
-    option("device", "run on this device: cpu, cuda, cuda:1", **several)
+    option("device", "run on this device: cpu, cuda, cuda:1, or all that there are: all", **several)
     option("profile", "run this profile: attention", **several)
     option("case", "run the cases whose id matches GLOB", metavar="GLOB", **several)
     option("port", "test this port (file.py, package.module, model.onnx), not the backends")

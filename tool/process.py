@@ -23,6 +23,7 @@ from qkvac.channel import is_out_of_memory
 from qkvac.child import Child, WorkerCrash, WorkerError, WorkerTimeout
 from qkvac.ports import PortError
 from qkvac.protocol import Message
+from qkvac.slots import Slot
 
 __all__ = [
     "BackendError",
@@ -159,6 +160,7 @@ class Worker:
         self._load_timeout = load_timeout
         self._environment = surroundings(target.mode, target.device, threads, environment)
         self._child: Child | None = None
+        self._slot: Slot | None = None
         self._greeting: Greeting | None = None
         self._owner = os.getpid()
         self._last_output = ""
@@ -192,6 +194,7 @@ class Worker:
         if greeted is not None and self._child is not None:
             return greeted
         self.close()
+        self._slot = Slot(self.target.device, lambda: self._interrupted)
         started = time.monotonic()
         try:
             self._child = Child(self._environment, self._memory)
@@ -315,9 +318,12 @@ class Worker:
 
     def _forget(self) -> None:
         child, self._child, self._greeting = self._child, None, None
+        slot, self._slot = self._slot, None
         if child is not None and os.getpid() == self._owner:
             child.end()
             self._last_output = child.output
+        if slot is not None:
+            slot.close()
 
     def _outcome(self, reply: Message) -> Outcome:
         header = reply.header

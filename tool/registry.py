@@ -77,7 +77,10 @@ class Backend:
 
     def obstacle(self, mode: str) -> str:
         """Why a mode cannot run on this machine; "" if it can."""
-        return self.absence or self.unavailable(mode) or ""
+        if obstacle := self.absence or self.unavailable(mode):
+            return obstacle
+        kinds = self.declaration.mode_devices.get(mode, ("cpu",))
+        return "" if "cpu" in kinds or accelerators() else f"there is no {' or '.join(kinds)} here"
 
     @property
     def absence(self) -> str:

@@ -137,8 +137,8 @@ class Report:
         """The verdict in one sentence; a second one says which part of a run it is about."""
         if self.shard is None:
             return self._verdict
-        part = f"Shard {self.shard.number} of {self.shard.of}: {self.planned:,} of {self.whole:,} cells."
-        return f"{self._verdict} {part}"
+        part = f"Shard {self.shard.number} of {self.shard.of}"
+        return f"{self._verdict} {part}: {self.planned:,} of {self.whole:,} cells."
 
     @property
     def _verdict(self) -> str:

@@ -44,6 +44,9 @@ COMPILING: Final = (
 )
 """Modes of adapters in which every shape is compiled anew, or has a module of its own."""
 
+ALL: Final = "all"
+"""The selection of every device that there is."""
+
 Kept: TypeAlias = "dict[str, Worker | CommandRunner]"
 """What can go on to answer, by subject id."""
 
@@ -214,14 +217,26 @@ def _adapters(selection: Selection, options: Options, stack: ExitStack) -> Roste
         devices = seen[chosen.name] = _devices(chosen, selection, options, stack)
         versions = {chosen.name: chosen.version}
         functions = tuple(chosen.declaration.profiles)
+        chosen_devices = wanted(selection.devices, devices)
+        for kind in selection.devices:
+            if kind in chosen.declaration.devices and not wanted((kind,), devices):
+                notes.append(f"{chosen.name} finds no {kind} here")
         for mode in modes:
-            for device in wanted(selection.devices, devices):
+            for device in chosen_devices:
+                if not chosen.declaration.runs_on(mode, device):
+                    continue
                 subject = Subject(chosen.name, mode, device)
                 obstacle = chosen.obstacle(mode)
                 entries.append(Entry(subject, chosen.raw, functions, versions, obstacle))
     for device in selection.devices:
         if not any(wanted((device,), devices) for devices in seen.values()):
             raise unknown("device", device, dict.fromkeys(d for ds in seen.values() for d in ds))
+    if seen and not entries:
+        # Modes that are for other devices than there are.
+        raise UsageError(
+            f"{', '.join(selection.backends)}: for none of the devices that there are: "
+            f"{', '.join(dict.fromkeys(sum(seen.values(), ())))}"
+        )
     return Roster(tuple(entries), tuple(notes))
 
 
@@ -247,7 +262,7 @@ def _devices(
     chosen: Backend, selection: Selection, options: Options, stack: ExitStack
 ) -> tuple[str, ...]:
     """Devices of a backend; its framework is asked only where there can be more than the CPU."""
-    asked = any(device != "cpu" for device in selection.devices)
+    asked = any(device not in ("cpu", ALL) for device in selection.devices)
     if chosen.declaration.devices == ("cpu",) or not (asked or accelerators()):
         return ("cpu",)
     if selection.devices == ("cpu",):
@@ -262,9 +277,9 @@ def _devices(
 def wanted(selected: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]:
     """Those of the found devices that are selected; "cuda" selects the first of "cuda:0", ….
 
-    Without a selection all are.
+    Without a selection all are, and with "all".
     """
-    if not selected:
+    if not selected or ALL in selected:
         return found
     exact = [d for d in found if d in selected]
     kinds = [d for d in selected if d not in found]

@@ -98,7 +98,7 @@ def show_backends(form: str) -> None:
                 f"{backend.name}/{mode}",
                 backend.version,
                 "all four" if len(declared.dtypes) == len(DTYPES) else " ".join(declared.dtypes),
-                " ".join(declared.devices),
+                " ".join(d for d in declared.devices if declared.runs_on(mode, d)),
                 backend.obstacle(mode) or "runs",
             )
     for column in rows.columns[2:]:

@@ -18,7 +18,7 @@ QKVAC: Final[dict[str, Any]] = {
     "profiles": PROFILES,
     "supports": ("batches", "empty", "layouts"),
     "deterministic": True,
-    "arithmetic": framework.QKVAC["arithmetic"],
+    "arithmetic": framework.ARITHMETIC,
 }
 
 devices = framework.devices

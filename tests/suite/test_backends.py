@@ -46,6 +46,7 @@ MODES = [
     pytest.param(name, mode, id=f"{name}/{mode}")
     for name in FRAMEWORKS
     for mode in DECLARATIONS[name]["modes"]
+    if "cpu" in DECLARATIONS[name].get("mode_devices", {}).get(mode, ("cpu",))
 ]
 EVERY_MODE = pytest.mark.parametrize(("name", "mode"), MODES)
 

@@ -24,6 +24,7 @@ MODES = [
     (name, mode)
     for name in FRAMEWORKS
     for mode in importlib.import_module(f"qkvac.backends.{name}").QKVAC["modes"]
+    if mode != "tf32"  # there is none on a CPU
 ]
 
 
