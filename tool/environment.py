@@ -34,6 +34,15 @@ PRECISION: Final = (
 """Environment variables by which a user changes how frameworks compute."""
 
 
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "flax": ("jax", "jaxlib"),
+    "equinox": ("jax", "jaxlib"),
+    "jax": ("jaxlib",),
+    "torch": ("triton",),
+}
+"""Distributions that compute for another one, and have versions of their own."""
+
+
 @cache
 def cpu_features() -> frozenset[str]:
     """Features of the CPU that NumPy knows of, in its spelling: AVX2, AVX512F, …"""
@@ -52,6 +61,9 @@ def describe(entries: Iterable[Entry], options: Options) -> dict[str, Any]:
     versions = dict[str, str]()
     for entry in entries:
         versions.update(entry.versions)
+        for name in entry.declaration.requires:
+            for part in (name, *PARTS.get(name, ())):
+                versions.update(_version(part))
     for name in ("numpy", "ml_dtypes", "python-flint"):
         versions[name] = metadata.version(name)
     devices = {entry.subject.device for entry in entries}
@@ -74,6 +86,14 @@ def identity(environment: Mapping[str, Any]) -> str:
     """The environment's id: equal environments have equal ids."""
     text = json.dumps(environment, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _version(name: str) -> dict[str, str]:
+    """The version of a distribution by its name; nothing where it is not installed."""
+    try:
+        return {name: metadata.version(name)}
+    except metadata.PackageNotFoundError:
+        return {}
 
 
 def _text(value: str) -> str:

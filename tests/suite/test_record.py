@@ -22,6 +22,7 @@ from qkvac.environment import describe, identity
 from qkvac.execution import Execution, execute
 from qkvac.record import Recorder, from_json, to_json
 from qkvac.report import INTERRUPTED, USAGE
+from qkvac.roster import Entry
 from qkvac.selection import Options, Selection
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 from qkvac.usage import UsageError
@@ -245,3 +246,34 @@ def test_a_full_disk_later_loses_nothing_that_was_computed(
     assert done.report.exit_status == 0
     assert done.exit_status == USAGE
     assert "No space left" in done.record_error
+
+
+def test_the_environment_has_the_versions_of_everything_that_computes() -> None:
+    raw = {"requires": ["pytest", "no-such-distribution"]}
+    entry = Entry(Subject("mine", "default", "cpu"), raw, ("attention",), {"mine": "3"})
+    found = describe((entry,), Options())
+    assert found["versions"]["pytest"] == pytest.__version__
+    assert found["versions"]["mine"] == "3"
+    assert "no-such-distribution" not in found["versions"]
+    assert found["system"]
+    assert found["accelerators"] == []
+
+
+def test_accelerators_are_asked_for_only_where_one_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qkvac import environment
+
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'A Card, 570.1'\necho 'B Card, 570.1'\n", encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    environment._accelerators.cache_clear()
+    found = {
+        device: describe((Entry(Subject("t", "eager", device), {}, (), {}),), Options())
+        for device in ("cpu", "cuda:0")
+    }
+    environment._accelerators.cache_clear()
+    assert found["cpu"]["accelerators"] == []
+    assert found["cuda:0"]["accelerators"] == ["A Card, 570.1", "B Card, 570.1"]
+    assert identity(found["cpu"]) != identity(found["cuda:0"])
