@@ -14,13 +14,21 @@ from qkvac.backends.adapter import (
     Array,
     Budget,
     Contraction,
+    Functions,
     ModeError,
     choose,
     installed,
     require,
 )
+from qkvac.backends.numpy_gradients import FUNCTIONS as GRADIENTS
 from qkvac.backends.numpy_loop import FUNCTIONS as PER_TOKEN
-from qkvac.backends.numpy_profiles import FUNCTIONS
+from qkvac.backends.numpy_loop_gradients import FUNCTIONS as PER_TOKEN_GRADIENTS
+from qkvac.backends.numpy_profiles import FUNCTIONS as FORWARD
+
+FORMS: Final[Mapping[str, Functions]] = {
+    "eager": {**FORWARD, **GRADIENTS},
+    "loop": {**PER_TOKEN, **PER_TOKEN_GRADIENTS},
+}
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "numpy",
@@ -28,13 +36,11 @@ QKVAC: Final[dict[str, Any]] = {
     "modes": ("eager", "loop"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
-    "profiles": tuple(FUNCTIONS),
+    "profiles": tuple(FORMS["eager"]),
     "supports": "all",
     "deterministic": True,
     "arithmetic": {"softmax": "shifted, divided", "flushes": False},
 }
-
-FORMS: Final = {"eager": FUNCTIONS, "loop": PER_TOKEN}
 
 
 def open(mode: str = "eager", device: str = "cpu") -> NumPy:

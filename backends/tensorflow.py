@@ -22,25 +22,34 @@ from qkvac.backends.adapter import (
     require,
     threads,
 )
-from qkvac.backends.tensorflow_profiles import FUNCTIONS
+from qkvac.backends.tensorflow_gradients import SUFFIX, gradients
+from qkvac.backends.tensorflow_profiles import FUNCTIONS as FORWARD
+
+FUNCTIONS: Final[Functions] = {
+    **FORWARD,
+    **{f"{name}{SUFFIX}": gradients(function) for name, function in FORWARD.items()},
+}
+
+ARITHMETIC: Final[dict[str, Any]] = {
+    "softmax": "shifted, divided",
+    "flushes": True,
+    # The normal range of float32, in which float16 is computed, holds its subnormals.
+    "float16": {"flushes": False},
+    # Accelerators are not measured: no bits are promised of their softmax.
+    **{kind: {"softmax": "fused", "flushes": True} for kind in ("cuda", "rocm", "tpu")},
+}
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "tensorflow",
     "requires": "tensorflow",
-    "modes": ("eager", "function", "xla"),
+    "modes": ("eager", "function", "xla", "tf32"),
+    "mode_devices": {"tf32": ("cuda",)},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": tuple(FUNCTIONS),
     "supports": "all",
     "deterministic": True,
-    "arithmetic": {
-        "softmax": "shifted, divided",
-        "flushes": True,
-        # The normal range of float32, in which float16 is computed, holds its subnormals.
-        "float16": {"flushes": False},
-        # Accelerators are not measured: no bits are promised of their softmax.
-        **{kind: {"softmax": "fused", "flushes": True} for kind in ("cuda", "rocm", "tpu")},
-    },
+    "arithmetic": {**ARITHMETIC, "float32": {"tf32": {"operands": "tfloat32"}}},
 }
 
 
@@ -48,7 +57,7 @@ def open(mode: str = "eager", device: str = "cpu") -> TensorFlow:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
-    return (TensorFlow if mode == "eager" else Traced)(mode, device, FUNCTIONS)
+    return (TensorFlow if mode in ("eager", "tf32") else Traced)(mode, device, FUNCTIONS)
 
 
 def unavailable(mode: str) -> str | None:
@@ -124,12 +133,15 @@ class TensorFlow(Adapter):
     def __init__(self, mode: str, device: str, functions: Functions) -> None:
         super().__init__(mode, device, functions)
         self.placement = table()[device]
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(mode == "tf32")
 
     def check_settings(self) -> None:
         import tensorflow as tf
 
-        if tf.config.experimental.tensor_float_32_execution_enabled():
-            raise ModeError("float32 products may use TensorFloat-32")
+        if tf.config.experimental.tensor_float_32_execution_enabled() != (self.mode == "tf32"):
+            raise ModeError("TensorFloat-32 for float32 products is not as the mode says")
 
     def run(
         self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]

@@ -103,14 +103,16 @@ def embedding(tokens: Any, E: Any, P: Any) -> dict[str, Any]:
 def softmax(logits: Any, where: Any = None) -> Any:
     """Softmax of each row over the keys kept by `where`, in the dtype of `logits`.
 
-    Other keys get 0. A row without keys has no maximum, and is all zeros.
+    Other keys get 0. A row without keys has no maximum, and is all zeros. No gradient goes through
+    the maximum: no value depends on it, so what went through would be rounding error.
     """
     import tensorflow as tf
 
     wide = widened(logits)
     if where is not None:
         wide = tf.where(where, wide, tf.constant(-math.inf, wide.dtype))
-    largest = tf.maximum(tf.reduce_max(wide, axis=-1, keepdims=True), wide.dtype.min)
+    largest = tf.reduce_max(tf.stop_gradient(wide), axis=-1, keepdims=True)
+    largest = tf.maximum(largest, wide.dtype.min)
     powers = tf.exp(wide - largest)
     total = tf.reduce_sum(powers, axis=-1, keepdims=True)
     weights = powers / total if where is None else tf.math.divide_no_nan(powers, total)
