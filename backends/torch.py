@@ -46,6 +46,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "torch",
     "requires": "torch",
     "modes": ("eager", "compile", "tf32"),
+    "shapes": {"compile": "few"},
     "mode_devices": {"tf32": ("cuda",)},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", *ACCELERATORS),
@@ -272,7 +273,7 @@ class Compiled(Torch):
         import torch
 
         node = last.grad_fn
-        made = getattr(type(node), "_forward_cls", None)
+        made: Any = getattr(type(node), "_forward_cls", None)
         before = {type(previous).__name__ for previous, _ in node.next_functions if previous}
         if not hasattr(made, "compiled_bw") or before != {"AccumulateGrad"}:
             raise ModeError(f"the backward pass is not compiled: it starts with {node.name()}")

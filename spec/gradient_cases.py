@@ -117,7 +117,7 @@ def _rows(forward: Forward, table: Sequence[Row]) -> list[Case]:
     ]
 
 
-def _exact(base: Case, why: str = EXACT, compiled: bool = True) -> Case:
+def _exact(base: Case, why: str = EXACT, compiled: bool = False) -> Case:
     """Gradients of whole numbers, all of them exact."""
     exact = GRADIENTS[f"{base.profile}_gradients"].results(base.variant or None)
     return gradient_case(base, "few", why, exact=exact, compiled=compiled)
@@ -171,7 +171,7 @@ def attention(forward: Forward) -> list[Case]:
         gradient_case(case("fresh", MAIN, made.fresh, FRESH), why=FRESH, dtypes=HALVES),
         gradient_case(case("fresh", (5, 6, 3), made.fresh, FRESH), why=FRESH),
         gradient_case(case("fresh", MAIN, made.fresh, FRESH), "mean", dtypes=WIDE),
-        _exact(case("balanced", (4, 6, 16), made.balanced, EXACT)),
+        _exact(case("balanced", (4, 6, 16), made.balanced, EXACT), compiled=True),
         *_laid_out(small),
     ]
 
@@ -192,7 +192,7 @@ def dot_product_attention(forward: Forward) -> list[Case]:
             ],
         ),
         gradient_case(case("small", (5, 3), made.cool_tokens, "small scores: all paths count")),
-        _exact(case("balanced", (4, 6), made.balanced_tokens, EXACT), compiled=False),
+        _exact(case("balanced", (4, 6), made.balanced_tokens, EXACT)),
     ]
 
 
@@ -250,7 +250,6 @@ def attention_linear_layers(forward: Forward) -> list[Case]:
         ),
         _exact(
             case("balanced", (4, 6, 16), made.balanced_linear, EXACT, variant="plain"),
-            compiled=False,
         ),
     ]
 
@@ -263,7 +262,7 @@ def multi_head_attention(forward: Forward) -> list[Case]:
         *_rows(
             forward,
             [
-                ("normal/plain/33x30x21x10x3", "", WIDE, True),
+                ("normal/plain/33x30x21x10x3", "", WIDE, False),
                 ("normal/causal/33x30x21x10x3", "", WIDE, True),
                 ("normal/plain/5x8x6x4x2", "", HALVES, False),
                 ("normal/plain/9x5x6x4x6", "", WIDE, False),
@@ -278,7 +277,6 @@ def multi_head_attention(forward: Forward) -> list[Case]:
         _exact(case("balanced", heads, made.balanced_heads, EXACT, variant="plain")),
         _exact(
             case("balanced", (2, *heads[1:]), made.balanced_heads, EXACT, variant="causal"),
-            compiled=False,
         ),
     ]
 
@@ -293,7 +291,7 @@ def scaled_dot_product_attention(forward: Forward) -> list[Case]:
         *_rows(
             forward,
             [
-                (f"normal/plain/{square}", "", HALVES, True),
+                (f"normal/plain/{square}", "", HALVES, False),
                 (f"normal/plain/{main}", "", HALVES, False),
                 (f"normal/plain/{main}", "zero", ALL, False),
                 ("normal/plain/2x6x1x5x9x7x4", "", HALVES, False),
@@ -306,7 +304,7 @@ def scaled_dot_product_attention(forward: Forward) -> list[Case]:
                 (f"normal/causal/{main}", "", HALVES, True),
                 ("normal/causal/2x6x3x9x5x7x4", "", HALVES, False),
                 ("normal/causal/2x6x3x1x4x7x5", "", DOUBLE, False),
-                (f"normal/boolean/{main}", "", HALVES, True),
+                (f"normal/boolean/{main}", "", HALVES, False),
                 (f"mask-Bx1xLxS/boolean/{own}", "", HALVES, False),
                 (f"empty-row/boolean/{square}", "", HALVES, False),
                 (f"mask-LxS/additive/{own}", "", HALVES, False),
@@ -322,7 +320,7 @@ def scaled_dot_product_attention(forward: Forward) -> list[Case]:
                 ("empty/plain/2x6x3x5x0x7x4", "", ALL, False),
             ],
         ),
-        _exact(head_case("balanced", even, made.balanced_queries, EXACT), compiled=False),
+        _exact(head_case("balanced", even, made.balanced_queries, EXACT)),
         *(case for case in _laid_out(plain) if case.layouts["dC"] in ("F", "stride0")),
     ]
 
@@ -342,7 +340,7 @@ def embedding(forward: Forward) -> list[Case]:
                 ("batch-whole/2x7x5x11x16", "", ALL, False),
             ],
         ),
-        *(_exact(case, compiled=False) for case in forward if case.family == "whole"),
+        *(_exact(case) for case in forward if case.family == "whole"),
     ]
 
 
