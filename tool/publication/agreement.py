@@ -38,7 +38,7 @@ class Agreement:
     def summary(self) -> str:
         """How far the agreement goes, in words."""
         whole = sum(len(column.classes) == 1 for column in self.columns)
-        return f"{whole} of {len(self.columns)} quantities are the same bits everywhere"
+        return f"{whole} of {len(self.columns)} columns have the same bits everywhere"
 
 
 def agreements(rows: Sequence[Row], profiles: Sequence[str]) -> tuple[Agreement, ...]:

@@ -20,10 +20,10 @@ from markupsafe import Markup
 from qkvac.cells import Result
 from qkvac.publication.archive import Archive
 from qkvac.publication.columns import packed
-from qkvac.publication.page import page
+from qkvac.publication.page import moved, page
 from qkvac.publication.runs import Run
 from qkvac.publication.strips import MARGIN, WIDTH, place, ticks
-from qkvac.publication.texts import number
+from qkvac.publication.texts import number, visible
 from qkvac.report import NOT_PROVED
 from qkvac.spec.attention import CONVENTIONS
 
@@ -35,7 +35,7 @@ def render(archive: Archive) -> str:
     """The page. Equal archives make equal pages: nothing in it tells when it was made."""
     model = page(archive)
     style, script = _file("page.css"), _file("page.js")
-    return _template().render(
+    text: str = _template().render(
         page=model,
         style=Markup(style),
         script=Markup(script),
@@ -45,6 +45,7 @@ def render(archive: Archive) -> str:
         not_proved=NOT_PROVED,
         scale={"width": WIDTH, "margin": MARGIN, "ticks": ticks(), "bound": place(1.0)},
     )
+    return text.lstrip()
 
 
 def policy(style: str, script: str) -> str:
@@ -81,9 +82,10 @@ def _template() -> Any:
         "count": lambda value: f"{value:,}",
         "number": number,
         "markup": Markup,
+        "visible": visible,
         "plural": lambda count, word: f"{count:,} {word}{'' if count == 1 else 's'}",
     }
-    environment.globals |= {"cells": cells, "cell": cell}
+    environment.globals |= {"cells": cells, "cell": cell, "moved": moved}
     return environment.from_string(_file("page.html.j2"))
 
 

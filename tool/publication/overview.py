@@ -107,7 +107,17 @@ def _sentence(runs: Sequence[Run]) -> str:
     if undecided:
         parts.append(f"nothing is decided, or a run is unfinished, in {listed(undecided)}")
     if not parts:
-        return f"Everything that was required passed in all {len(runs)} environments."
+        counts = Counter(result.status for run in runs for result in run.results)
+        aside = [
+            f"{counts[status]} {words}"
+            for status, words in (
+                (Status.KNOWN_DEVIATION, "known deviations"),
+                (Status.INDECISIVE, "results that are too coarse to tell"),
+            )
+            if counts[status]
+        ]
+        but = f", {listed(aside)} aside" if aside else ""
+        return f"IDENTICAL: what was run agrees with the spec in all {len(runs)} environments{but}."
     return f"Of {len(runs)} environments, {'; '.join(parts)}."
 
 

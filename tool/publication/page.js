@@ -82,7 +82,7 @@ class Explorer {
     const status = this.data.at("status", cell);
     const grade = this.data.at("grade", cell);
     const clause = this.data.at("clause", cell);
-    if (status === "passed") return [grade ?? "passed", grade ?? "conforming"];
+    if (status === "passed") return [grade ?? "passed", grade ?? "plain"];
     const kind = BAD.includes(status) ? "failed" : NOT_RUN.includes(status) ? "absent"
       : status === "known deviation" ? "known" : "open";
     return [clause ? `${status}, ${clause}` : status, kind];

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from qkvac.publication.agreement import Agreement, agreements
 from qkvac.publication.archive import Archive
-from qkvac.publication.changes import Step, steps
 from qkvac.publication.declarations import Declaration, declarations
+from qkvac.publication.drift import Drift, drift
 from qkvac.publication.grids import Grid, GridRow, grids, overview, profiles
 from qkvac.publication.overview import Background, Place, Verdict, backgrounds, places, verdict
-from qkvac.publication.runs import Row, Run, rows, runs
+from qkvac.publication.runs import FEATURES, Row, Run, rows, runs
 from qkvac.publication.strips import Chart, charts
+from qkvac.publication.surroundings import Move
 from qkvac.publication.texts import visible
 from qkvac.publication.troubles import Absence, Known, Trouble, absences, known, troubles
 from qkvac.spec import mathml
@@ -46,7 +47,8 @@ class Page:
     declarations: tuple[Declaration, ...]
     troubles: tuple[Trouble, ...]
     known: tuple[Known, ...]
-    steps: tuple[Step, ...]
+    drifts: tuple[Drift, ...]
+    """What changed from one version of a framework to the next."""
     absences: tuple[Absence, ...]
     notes: tuple[str, ...]
     equations: tuple[tuple[str, str, tuple[Text, ...]], ...]
@@ -54,6 +56,11 @@ class Page:
     cells: int
     spec: str = SPEC_VERSION
     """The version of the equations that the page shows."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Names of the environments by id."""
+        return {run.id: run.label for run in self.runs}
 
     @property
     def merged(self) -> bool:
@@ -82,7 +89,7 @@ def page(archive: Archive) -> Page:
         declarations=declarations(lines),
         troubles=troubles(found),
         known=known(found),
-        steps=steps(lines),
+        drifts=drift(archive),
         absences=absences(found),
         notes=notes(found),
         equations=tuple((name, DECLARED[name].about, texts(name)) for name in offered),
@@ -94,6 +101,18 @@ def texts(profile: str) -> tuple[Text, ...]:
     """The typeset variants of a profile."""
     declared = DECLARED[profile]
     return tuple(Text(name, mathml.rows(declared.program(name))) for name in declared.texts)
+
+
+def moved(drift: Drift) -> tuple[str, ...]:
+    """What moved between two versions; of a processor's many features how many."""
+    return tuple(visible(_moved(move)) for move in drift.moves)
+
+
+def _moved(move: Move) -> str:
+    if move.name != FEATURES:
+        return str(move)
+    counts = ((len(move.old.split()), "fewer"), (len(move.new.split()), "more"))
+    return f"{FEATURES}: {', '.join(f'{count} {word}' for count, word in counts if count)}"
 
 
 def notes(runs: tuple[Run, ...]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ NAMED: Final = 3
 """Differences that the name of an environment tells."""
 
 FEATURES: Final = "processor features"
+"""Too many to be told one by one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +128,16 @@ def differing(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def title(run: Run, differing: Sequence[str]) -> str:
-    """What tells an environment from the others: `torch 2.4.1, numpy 1.26.4`."""
+    """What tells an environment from the others: `torch 2.4.1, other processor features`."""
     known = facts(run)
-    parts = [
-        "its processor's features" if name == FEATURES else f"{name} {known.get(name, 'absent')}"
-        for name in differing
-    ]
-    more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
-    return ", ".join(parts[:NAMED]) + more
+    names = [name for name in differing if name in known and name != FEATURES]
+    own = {name for entry in run.environment.entries for name in entry.versions}
+    # The versions of what was tested say most; what was selected only matters without them.
+    names.sort(key=lambda name: name not in own)
+    names = [name for name in names if not name.startswith("selected ")] or names
+    parts = [f"{name} {known[name]}" for name in names[:NAMED]]
+    if len(names) > NAMED:
+        parts.append(f"{len(names) - NAMED} more")
+    if FEATURES in differing:
+        parts.append(f"{len(known.get(FEATURES, '').split())} {FEATURES}")
+    return ", ".join(parts)

@@ -55,6 +55,11 @@ class Chart:
     dtypes: tuple[str, ...]
     families: tuple[Family, ...]
 
+    @property
+    def largest(self) -> float:
+        """The largest ratio of all."""
+        return max(s.largest for family in self.families for s in family.strips if s is not None)
+
 
 def place(ratio: float) -> int:
     """Where a ratio stands on the scale, in pixels."""
