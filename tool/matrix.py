@@ -208,7 +208,7 @@ class Matrix:
             name = argument.partition("::")[0].partition("[")[0]
             module = self.config.option.pyargs and "/" not in name
             parts = name.split(".") if module else Path(name).parts
-            if not {"suite", "benchmarks"} & set(parts[-2:]):
+            if not {"suite", "benchmarks", "browser"} & set(parts[-2:]):
                 return True
         return False
 
