@@ -43,6 +43,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "tensorflow",
     "requires": "tensorflow",
     "modes": ("eager", "function", "xla", "tf32"),
+    "shapes": {"function": "few", "xla": "few"},
     "mode_devices": {"tf32": ("cuda",)},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from qkvac import metamorphic, protocol_checks
+from qkvac import breadth, metamorphic, protocol_checks
 from qkvac.findings import Finding, UnansweredError, Visit, failed
 from qkvac.normality import stays_normal
 from qkvac.relations import MOVES, samples
@@ -25,7 +25,7 @@ class Kind:
     """What makes a difference between subjects; those of one kind are put to the same checks."""
 
     supports: frozenset[str]
-    compiled: bool
+    shapes: str
     adapter: bool
     named: bool
     """Whether it has modes; where there is but one way to run, there is nothing to prove."""
@@ -36,11 +36,20 @@ class Kind:
         subject = entry.subject
         return cls(
             entry.declaration.supports,
-            entry.compiled,
+            entry.shapes,
             subject.port is None,
             subject.mode != "default",
             subject.device.partition(":")[0] == "cpu",
         )
+
+    @property
+    def compiled(self) -> bool:
+        return self.shapes == breadth.FEW
+
+    def plainest(self, dtype: str, profile: str, trait: Trait, variant: str | None = None) -> str:
+        """Id of the plainest case of a trait that is run; "" if there is none."""
+        where = dtype if self.shapes == breadth.SOME else ""
+        return _plainest(profile, self.supports, self.shapes, where, trait, variant)
 
 
 Suits = Callable[[Kind, str, Case], bool]
@@ -87,9 +96,10 @@ def finding(name: str, visit: Visit) -> Finding:
 def _plainest(
     profile: str,
     supports: frozenset[str],
-    compiled: bool,
+    shapes: str,
+    dtype: str,
     trait: Trait,
-    variant: str | None = None,
+    variant: str | None,
 ) -> str:
     """Id of the plainest case of a trait that a subject can be given; "" if there is none.
 
@@ -100,7 +110,7 @@ def _plainest(
         for case in cases(profile)
         if (variant is None or case.variant == variant)
         and case.tier == "default"
-        and (case.compiled or not compiled)
+        and breadth.includes(shapes, case, dtype)
         and trait(case)
         and _needs(case) <= supports
     ]
@@ -117,7 +127,7 @@ def _one(trait: Trait) -> Suits:
     """The plainest case of the trait in a profile."""
 
     def suits(kind: Kind, dtype: str, case: Case) -> bool:
-        return case.id == _plainest(case.profile, kind.supports, kind.compiled, trait)
+        return case.id == kind.plainest(dtype, case.profile, trait)
 
     return suits
 
@@ -126,8 +136,7 @@ def _one_of_each_variant(trait: Trait) -> Suits:
     """The plainest case of the trait in every variant of a profile."""
 
     def suits(kind: Kind, dtype: str, case: Case) -> bool:
-        key = (case.profile, kind.supports, kind.compiled, trait, case.variant)
-        return case.id == _plainest(*key)
+        return case.id == kind.plainest(dtype, case.profile, trait, case.variant)
 
     return suits
 

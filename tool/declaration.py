@@ -72,6 +72,8 @@ class Declaration:
     modes: tuple[str, ...] = ("default",)
     mode_devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Kinds of devices that a mode is for, where it is not for all of them."""
+    shapes: Mapping[str, str] = field(default_factory=dict)
+    """Modes of an adapter in which every shape costs, so that "some" or "few" are run."""
     deterministic: bool = True
     arithmetic_table: Mapping[str, Any] = field(default_factory=dict)
     conventions: Mapping[str, str] = field(default_factory=lambda: DEFAULT_CONVENTIONS)
@@ -201,6 +203,7 @@ def parse(
         devices=tuple(raw.get("devices", ("cpu",))),
         modes=tuple(raw.get("modes", ("default",))),
         mode_devices=raw.get("mode_devices", {}),
+        shapes=raw.get("shapes", {}),
         deterministic=raw.get("deterministic", True),
         arithmetic_table=raw.get("arithmetic", {}),
         conventions={
@@ -230,6 +233,11 @@ def _tables(
 def _check_conditions(declaration: Declaration, source: str) -> None:
     kinds = {device.partition(":")[0] for device in declaration.devices}
     known = {*DTYPES, *declaration.modes, *declaration.devices, *kinds}
+    for mode in declaration.shapes:
+        if mode not in declaration.modes:
+            raise DeclarationError(
+                f"{source}: shapes names {mode!r}, which is no mode{_hint(mode, declaration.modes)}"
+            )
 
     def visit(table: Mapping[str, Any], path: str) -> None:
         for key, inner in table.items():

@@ -100,8 +100,8 @@ def jobs_of(entry: Entry, dtype: str, selection: Selection) -> tuple[list[Job], 
                 status = Status.UNSUPPORTED
                 jobs.append(Job(entry, dtype, case, (profile.last,), (), status, refused, False))
                 break
-            if not selection.runs(case, entry.compiled):
-                left_out += selection.runs(case, compiled=False)
+            if not selection.runs(case, dtype, entry.shapes):
+                left_out += selection.runs(case, dtype)
                 continue
             status, reason = "", ""
             if entry.skipped:

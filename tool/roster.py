@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from qkvac import breadth
 from qkvac.cells import COMMAND, FILES, LOADED, Subject
 from qkvac.commands import is_command
 from qkvac.declaration import DTYPES, Declaration, DeclarationError, find, load, parse
@@ -37,12 +38,6 @@ from qkvac.usage import UsageError, unknown
 
 if TYPE_CHECKING:
     from qkvac.batches import CommandRunner
-
-COMPILING: Final = (
-    *("compile", "jit", "function", "xla"),
-    *("parameters", "linear", "linear-flax", "linear-equinox"),
-)
-"""Modes of adapters in which every shape is compiled anew, or has a module of its own."""
 
 ALL: Final = "all"
 """The selection of every device that there is."""
@@ -74,9 +69,16 @@ class Entry:
         return parse(self.raw, functions=self.functions, source=self.subject.backend)
 
     @property
+    def shapes(self) -> str:
+        """How many shapes are run: ALL, SOME or FEW of `qkvac.breadth`; of ports all."""
+        if self.subject.port is not None:
+            return breadth.ALL
+        return self.declaration.shapes.get(self.subject.mode, breadth.ALL)
+
+    @property
     def compiled(self) -> bool:
-        """Whether every shape takes preparation, so that few shapes are run."""
-        return self.subject.port is None and self.subject.mode in COMPILING
+        """Whether every shape is compiled anew, so that few shapes are run."""
+        return self.shapes == breadth.FEW
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from qkvac import breadth
 from qkvac.declaration import DTYPES
 from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import Case, cases
@@ -79,9 +80,11 @@ class Selection:
             if not self.cases or any(_matches(case.id, pattern) for pattern in self.cases):
                 yield case
 
-    def runs(self, case: Case, compiled: bool) -> bool:
-        """Whether the tier has the case; modes that compile run few shapes by default."""
-        return self.tier == "full" or (case.tier == "default" and (case.compiled or not compiled))
+    def runs(self, case: Case, dtype: str, shapes: str = breadth.ALL) -> bool:
+        """Whether the tier has the case; by default, modes may run some or few shapes."""
+        if self.tier == "full":
+            return True
+        return case.tier == "default" and breadth.includes(shapes, case, dtype)
 
 
 def _matches(id: str, pattern: str) -> bool:

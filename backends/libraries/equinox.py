@@ -17,6 +17,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "equinox",
     "requires": ("equinox", "jax"),
     "modes": ("eager", "jit"),
+    "shapes": {"eager": "some", "jit": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": ("multi_head_attention",),

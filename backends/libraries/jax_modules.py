@@ -13,6 +13,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "jax-modules",
     "requires": "jax",
     "modes": ("parameters", "linear-flax", "linear-equinox"),
+    "shapes": {"parameters": "few", "linear-flax": "few", "linear-equinox": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": PROFILES,

@@ -13,12 +13,13 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "tensorflow-modules",
     "requires": "tensorflow",
     "modes": ("parameters", "linear"),
+    "shapes": {"parameters": "few", "linear": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": PROFILES,
     "supports": ("batches", "empty", "layouts"),
     "deterministic": True,
-    "arithmetic": {**framework.QKVAC["arithmetic"], "softmax": "fused"},
+    "arithmetic": {**framework.ARITHMETIC, "softmax": "fused"},
 }
 
 devices = framework.devices

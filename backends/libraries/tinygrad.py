@@ -30,6 +30,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "tinygrad",
     "requires": "tinygrad",
     "modes": ("clang", "python"),
+    "shapes": {"clang": "some", "python": "some"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
     "profiles": ("scaled_dot_product_attention",),

@@ -20,6 +20,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "torch-flex",
     "requires": "torch",
     "modes": ("eager", "compile"),
+    "shapes": {"compile": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
     "profiles": ("scaled_dot_product_attention",),

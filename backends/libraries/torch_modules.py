@@ -12,6 +12,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "torch-modules",
     "requires": "torch",
     "modes": ("parameters", "linear"),
+    "shapes": {"parameters": "few", "linear": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", *framework.ACCELERATORS),
     "profiles": PROFILES,

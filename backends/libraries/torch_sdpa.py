@@ -27,6 +27,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "torch-sdpa",
     "requires": "torch",
     "modes": ("default", "math", "flash", "compile"),
+    "shapes": {"compile": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
     "profiles": ("scaled_dot_product_attention",),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac import checks, protocol_checks
+from qkvac import breadth, checks, protocol_checks
 from qkvac.cells import Result, Status
 from qkvac.declaration import DTYPES
 from qkvac.findings import Visit, failed
@@ -227,13 +227,14 @@ def test_numpy_scales_wherever_it_has_to(dtype: str) -> None:
 def test_every_check_has_a_case_for_every_adapter() -> None:
     for entry in survey(Selection(), Options()).entries:
         for dtype in entry.dtypes if "attention" in entry.declaration.profiles else ():
-            made = {
-                name
+            run = [
+                case
                 for case in cases()
-                if dtype in case.dtypes and (case.compiled or not entry.compiled)
-                for name in checks.names(entry, dtype, case)
-            }
+                if dtype in case.dtypes and breadth.includes(entry.shapes, case, dtype)
+            ]
+            made = {name for case in run for name in checks.names(entry, dtype, case)}
             expected = {*ASKED, "budget", "mode"} - (SCALED if dtype == "float16" else set())
-            if "batches" in entry.declaration.supports and not entry.compiled:
+            batched = any(case.batch for case in run)
+            if "batches" in entry.declaration.supports and batched:
                 expected |= {"batch", "samples"}
             assert expected <= made, (entry.subject.id, dtype)

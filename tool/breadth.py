@@ -1,0 +1,42 @@
+"""How many cases a mode runs in the default tier, where every new shape costs much.
+
+Compilers and interpreters of graphs take seconds for a shape that they have not met. Such a mode
+declares that it runs few shapes: the cases that are marked so. Where it is single operations that
+are compiled, some more are worth while: one case of every kind, in one dtype. Two are of a kind if
+only their sizes differ, and no more has to be supported for one than for the other.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from qkvac.spec.cases import Case, cases
+
+ALL: Final = "all"
+SOME: Final = "some"
+FEW: Final = "few"
+
+
+def includes(shapes: str, case: Case, dtype: str) -> bool:
+    """Whether a mode that runs ALL, SOME or FEW shapes runs a case of the default tier."""
+    if shapes == ALL or case.compiled:
+        return True
+    return shapes == SOME and dtype == _one_dtype(case) and case.id in _one_of_a_kind(case.profile)
+
+
+def _one_dtype(case: Case) -> str:
+    """The dtype that everything offers, or the widest that the case is for."""
+    return "float32" if "float32" in case.dtypes else case.dtypes[0]
+
+
+@cache
+def _one_of_a_kind(profile: str) -> frozenset[str]:
+    """Ids of the first case of every kind, or of one among the few."""
+    kinds = dict[tuple[object, ...], Case]()
+    for case in cases(profile):
+        layouts = tuple(case.layouts.items())
+        kind = case.family, case.variant, case.dtypes, case.needs, layouts
+        if case.tier == "default" and (kind not in kinds or case.compiled):
+            kinds[kind] = case
+    return frozenset(case.id for case in kinds.values())
