@@ -5,7 +5,7 @@ Each takes what is to be summed, and last what the sum is the gradient of, whose
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -133,7 +133,7 @@ def masked_undefined(x: Array, mask: Array) -> Array:
     return np.where(mask, x, x.dtype.type(np.nan))
 
 
-SUMS: Final = {
+SUMS: Final[Mapping[str, tuple[Callable[..., Array], str]]] = {
     "tiled_to": (tiled_to, "sum_to"),
     "mean_to": (mean_to, "sum_to"),
     "first_to": (first_to, "sum_to"),
@@ -146,7 +146,7 @@ SUMS: Final = {
 }
 """Name → the function, and the operation of the grammar in whose place it stands."""
 
-POOR: Final = {
+POOR: Final[Mapping[str, Callable[..., Array]]] = {
     "sum_to_in_bfloat16": sum_to_in_bfloat16,
     "scatter_in_bfloat16": scatter_in_bfloat16,
 }

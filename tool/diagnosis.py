@@ -192,8 +192,8 @@ def _by_result(
         helpful = solved[one] - solved[two] and solved[two] - solved[one]
         if helpful and rest <= reach[one] & reach[two]:
             # A formula that is carried through the adjoint comes first.
-            pair = sorted((one, two), key=lambda fault: fault.of_gradients)
-            yield tuple(pair), partial(_in_turn, *pair)
+            pair = (two, one) if one.of_gradients else (one, two)
+            yield pair, partial(_in_turn, *pair)
 
 
 def _changed(answer: Examined, candidate: Program) -> frozenset[str]:

@@ -18,6 +18,7 @@ from qkvac.roster import Entry
 from qkvac.runner import Answer
 from qkvac.samples import Sample
 from qkvac.selection import Options
+from qkvac.spec.attention import DECLARED
 from qkvac.spec.case import Case
 from qkvac.spec.presentation import of_values
 
@@ -50,8 +51,19 @@ BROKEN: Final[Mapping[str, str]] = {
 }
 """What a broken check of the protocol says about a port."""
 
+OF_GRADIENTS: Final[Mapping[str, str]] = {
+    "repeat": "its gradients depend on more than its inputs: they are added to those of earlier "
+    "calls, which nobody sets to 0, or sums, random numbers or memory vary",
+}
+"""What it says about gradients instead."""
+
 FIRST: Final = ("unchanged", "repeat", "state", "environment")
 """Checks that explain wrong values, too: values of such a port depend on more than inputs."""
+
+
+def broken(name: str, profile: str) -> str:
+    """What the broken check `name` says about a port of a profile."""
+    return (OF_GRADIENTS if DECLARED[profile].base else {}).get(name, BROKEN[name])
 
 
 Ask = Callable[[Mapping[str, Case], float], Mapping[str, fresh.Outputs]]
@@ -107,7 +119,7 @@ class Evidence:
             telling = [name for name in checks[:1] if name in FIRST or not values]
             for result in failed:
                 if result.cell.quantity in telling:
-                    texts[result.cell.id] = BROKEN[result.cell.quantity]
+                    texts[result.cell.id] = broken(result.cell.quantity, key[1])
             samples = self._samples.get(key, [])
             if values and samples:
                 ask = partial(fresh.answers, self._entries[key[0]], self.options, key[2])
@@ -145,7 +157,8 @@ def explain(
     deadline = time.monotonic() + patience
     first = next((name for name in FIRST if name in checks), None)
     if first in ("repeat", "state"):
-        return f"the check {first!r} fails as well: {BROKEN[first]}"
+        profile = samples[0].case.profile
+        return f"the check {first!r} fails as well: {broken(first, profile)}"
     found = diagnosis.diagnose(samples, 0.6 * patience)
     if found is not None:
         return _joined(str(found), stated if found.of_precision else None)

@@ -30,6 +30,8 @@ GLANCE: Final = 0.02
 """A result further off than this share of its largest entry is not looked at twice."""
 APART: Final = 0.5
 """As `GLANCE`, for single candidates in formats of any precision."""
+REACH: Final = 64.0
+"""And further off than so many rounding bounds of the declared equations."""
 _IMPOSSIBLE: Final = (ValueError, ZeroDivisionError, IndexError)
 """What a faulty program raises for shapes that it cannot be computed for."""
 
@@ -59,7 +61,7 @@ class Examined:
 
     def __init__(self, sample: Sample) -> None:
         self.sample = sample
-        self._declared = dict[tuple[str, frozenset[str]], Array]()
+        self._limits = dict[tuple[str, frozenset[str]], Array]()
         self._compared = dict[tuple[Program, str, bool], Difference | None]()
 
     @cached_property
@@ -126,11 +128,12 @@ class Examined:
         whole = candidate.restricted(frozenset(), name)
         for considered in (part,) if part == whole else (part, whole):
             try:
-                expected = self._computed(considered, candidate, "float64")[name]
+                computed = self._computed(considered, candidate, "float64")[name]
             except _IMPOSSIBLE:
                 return False
             value = self.sample.outputs[name].astype(np.float64)
-            if expected.shape == value.shape:
+            expected = _shaped(computed, value)
+            if expected is not None:
                 with np.errstate(all="ignore"):
                     far = np.nanmax(np.abs(value - expected), initial=0.0)
                     if far <= GLANCE * np.nanmax(np.abs(value), initial=0.0):
@@ -205,12 +208,14 @@ class Examined:
         sizes = derived(self.program, candidate, sample.case.bindings)
         try:
             computed = self._computed(part, candidate, sample.dtype if poor else "float64")
-            expected = computed[name].astype(np.float64)
-            if expected.shape != value.shape:
+            expected = _shaped(computed[name].astype(np.float64), value)
+            if expected is None:
                 return None
-            if self.profile.base and not poor and _elsewhere(value.astype(np.float64), expected):
-                return Difference(np.abs(value - expected), np.zeros(value.shape))
+            far = np.max(np.abs(value.astype(np.float64) - expected), initial=0.0)
+            if self.profile.base and not poor and self._elsewhere(far, name, given):
+                return Difference(np.full(value.shape, far), np.zeros(value.shape))
             limit = self._limit(part, self._operands(part), sizes, name, given, poor)
+            limit = limit.reshape(value.shape)
         except Exception:  # what cannot be evaluated for these operands explains nothing
             return None
         return difference(value.astype(np.float64), expected, limit, sample.dtype)
@@ -223,6 +228,35 @@ class Examined:
         sizes = derived(self.program, candidate, self.sample.case.bindings)
         return faulty.compute(part, self._operands(part), sizes, dtype)
 
+    def _declared(self, name: str, given: Sequence[str], inherited: Mapping[str, int]) -> Array:
+        """The rounding bound of the declared equations on the reported operands."""
+        key = (name, frozenset(given))
+        if key not in self._limits:
+            declared = self.program.restricted(frozenset(given), name)
+            limits = rounding.bounds(
+                *(declared, self._operands(declared), self.sample.case.bindings),
+                self.sample.arithmetic,
+                inherited=inherited,
+            )
+            self._limits[key] = limits[name]
+        return self._limits[key]
+
+    def _elsewhere(self, far: float, name: str, given: Sequence[str]) -> bool:
+        """Whether a candidate and what was returned, all finite, have hardly anything in common.
+
+        Bounds of gradients take long to derive, and for most candidates nobody needs them.
+        """
+        largest = np.max(np.abs(self.sample.outputs[name].astype(np.float64)), initial=0.0)
+        if not APART * largest < far < np.inf:
+            return False
+        return bool(far > REACH * np.max(self._declared(name, given, self._inherited(given))))
+
+    def _inherited(self, given: Sequence[str]) -> dict[str, int]:
+        """How often a reported operand may have been rounded."""
+        model = self.sample.arithmetic
+        wider = FORMATS[model.storage].precision < FORMATS[model.accumulation].precision
+        return dict.fromkeys(given, 2 if wider else 1)
+
     def _limit(
         self,
         part: Program,
@@ -232,31 +266,21 @@ class Examined:
         given: Sequence[str],
         poor: bool,
     ) -> Array:
-        model = self.sample.arithmetic
-        wider = FORMATS[model.storage].precision < FORMATS[model.accumulation].precision
-        inherited = dict.fromkeys(given, 2 if wider else 1)
+        model, inherited = self.sample.arithmetic, self._inherited(given)
         if poor:
-            key = (name, frozenset(given))
-            if key not in self._declared:
-                declared = self.program.restricted(frozenset(given), name)
-                known = {
-                    t.name: operands.get(t.name, self.inputs.get(t.name)) for t in declared.inputs
-                }
-                limits = rounding.bounds(declared, known, sizes, model, inherited=inherited)
-                self._declared[key] = np.asarray(2 * limits[name])
-            return self._declared[key]
+            return np.asarray(2 * self._declared(name, given, inherited))
         own = Arithmetic.for_dtype("float64")
         limits = faulty.bounds(part, operands, sizes, model, inherited)
         return np.asarray(limits[name] + faulty.bounds(part, operands, sizes, own, {})[name])
 
 
-def _elsewhere(value: Array, expected: Array) -> bool:
-    """Whether two results, all finite, have hardly anything in common.
+def _shaped(expected: Array, value: Array) -> Array | None:
+    """A candidate's result in the shape of what was returned; None if it has another one.
 
-    Bounds of gradients take long to derive, and for most candidates nobody needs them.
+    Masks are lifted to the declared number of axes, and so are their gradients.
     """
-    far = np.max(np.abs(value - expected), initial=0.0)
-    return bool(APART * np.max(np.abs(value), initial=0.0) < far < np.inf)
+    lifted = (1,) * (expected.ndim - value.ndim) + value.shape
+    return expected.reshape(value.shape) if expected.shape == lifted else None
 
 
 def is_poor(program: Program) -> bool:

@@ -187,7 +187,23 @@ HEADED: Final = (
 )
 """Other profiles: masks, heads, scales, and tables of embeddings."""
 
-FAULTY: Final = (*STRUCTURE, *NUMERICS, *BEHAVIOUR, *HEADED)
+BACKWARD: Final = (
+    _structure("gradient_softmax_as_a_product", dX="B", dWq="B", dWk="B"),
+    _structure("gradient_scale_forgotten", dX="B", dWq="B", dWk="B"),
+    _structure("gradient_stopped_at_keys", dX="B", dWk="B"),
+    _structure("gradient_path_forgotten", dX="B"),
+    _structure("gradient_not_set_to_zero", dX="B", repeat="M"),
+    _structure("gradient_averaged_over_samples", dWq="B", dWk="B", dWv="B"),
+    _structure("gradient_of_a_sum", dX="B", dWv="B"),
+    _structure("gradient_cotangent_in_memory_order", dX="B", dWv="B"),
+    _structure("gradient_left_out", dWv="missing"),
+    _structure("gradient_bfloat16_weights", dX="B", dWq="B", dWv="B"),
+    _structure("gradient_overwrites_duplicates", dE="E B"),
+    _structure("gradient_of_masks_zero", dmask="B"),
+)
+"""Gradients that are wrong where the forward pass is right."""
+
+FAULTY: Final = (*STRUCTURE, *NUMERICS, *BEHAVIOUR, *HEADED, *BACKWARD)
 
 CORRECT: Final = (
     Correct("correct_plain", ("float64", "float32", "bfloat16", "float16")),
@@ -212,4 +228,6 @@ CORRECT: Final = (
             "no_weights",
         )
     ),
+    Correct("correct_gradients"),
+    Correct("correct_gradients_recomputed"),
 )
