@@ -13,6 +13,7 @@ the dtype that the framework gave them.
 
 from __future__ import annotations
 
+import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -102,6 +103,17 @@ class Adapter(ABC):
             if self.keeps_dtype and output.dtype != asked:
                 raise ModeError(f"{name} is {output.dtype.name} where the inputs are {asked.name}")
         return outputs
+
+    def subset(
+        self, profile: str, wanted: Sequence[str], *arrays: Array | None, **keywords: Any
+    ) -> dict[str, Array]:
+        """The gradients of the inputs that are named in `wanted`, and of no other.
+
+        Raises NotImplementedError where a function computes all gradients at once.
+        """
+        if "wanted" not in inspect.signature(self.functions[profile]).parameters:
+            raise NotImplementedError("all gradients come at once")
+        return self.answer(profile, *arrays, **keywords, wanted=tuple(wanted))
 
     def given(
         self, arrays: Sequence[Array | None], keywords: Mapping[str, Any]

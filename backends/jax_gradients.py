@@ -7,7 +7,7 @@ closed over.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 Forward: TypeAlias = "Callable[..., Mapping[str, Any]]"
@@ -19,17 +19,23 @@ SUFFIX: Final = "_gradients"
 def gradients(forward: Forward) -> Forward:
     """The function of the gradients of `forward`, by that of the last quantity it returns.
 
-    It takes the arguments of `forward` and the cotangent behind the positional ones; A is reported
-    besides.
+    It takes the arguments of `forward` and the cotangent behind the positional ones; `wanted`
+    names the only inputs whose gradients are wanted. A is reported besides.
     """
     names = inputs_of(forward)
 
-    def found(*arrays: Any, **keywords: Any) -> dict[str, Any]:
+    def found(
+        *arrays: Any, wanted: Sequence[str] | None = None, **keywords: Any
+    ) -> dict[str, Any]:
         import jax
 
         *given, cotangent = arrays
         arguments = {**dict(zip(names, given, strict=True)), **keywords}
-        real = {name: value for name, value in arguments.items() if is_real(value)}
+        real = {
+            name: value
+            for name, value in arguments.items()
+            if is_real(value) and (wanted is None or name in wanted)
+        }
 
         def last(real: Mapping[str, Any]) -> tuple[Any, Any]:
             results = forward(**{**arguments, **real})

@@ -6,7 +6,7 @@ The tape lies inside whatever is traced, so that a graph, or XLA's program, hold
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 Forward: TypeAlias = "Callable[..., Mapping[str, Any]]"
@@ -21,23 +21,31 @@ STEPS: Final = ("A", "Ω", "Q", "K", "V")
 def gradients(forward: Forward) -> Forward:
     """The function of the gradients of `forward`, by that of the last quantity it returns.
 
-    It takes the arguments of `forward` and the cotangent behind the positional ones. Raises
-    ValueError for an input that plays no part: it has no gradient, where the tape would give None.
+    It takes the arguments of `forward` and the cotangent behind the positional ones; `wanted`
+    names the only inputs whose gradients are wanted. Raises ValueError for an input that plays no
+    part: it has no gradient, where the tape would give None.
     """
     names = inputs_of(forward)
 
-    def found(*tensors: Any, **keywords: Any) -> dict[str, Any]:
+    def found(
+        *tensors: Any, wanted: Sequence[str] | None = None, **keywords: Any
+    ) -> dict[str, Any]:
         import tensorflow as tf
 
         *given, cotangent = tensors
         arguments = {**dict(zip(names, given, strict=True)), **keywords}
         real = {name: x for name, x in arguments.items() if tf.is_tensor(x) and x.dtype.is_floating}
-        with tf.GradientTape() as tape:
+        if wanted is not None:
+            real = {name: tensor for name, tensor in real.items() if name in wanted}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(real)
             results = forward(**arguments)
         last = [*results][-1]
         steps = {name: results[name] for name in STEPS if name in results and name != last}
         handed = tape.gradient(results[last], {**steps, **real}, cotangent)
+        if wanted is not None:
+            # Steps before which no gradient is wanted have none.
+            handed = {name: t for name, t in handed.items() if name in wanted or t is not None}
         absent = [name for name, tensor in handed.items() if tensor is None]
         if absent:
             raise ValueError(f"{last} does not depend on {', '.join(absent)}")

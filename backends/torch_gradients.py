@@ -25,19 +25,23 @@ def gradients(
 ) -> Forward:
     """The function of the gradients of `forward`, by that of the last quantity it returns.
 
-    It takes the arguments of `forward` and the cotangent behind the positional ones. `inputs`
+    It takes the arguments of `forward` and the cotangent behind the positional ones; `wanted`
+    names the only inputs whose gradients are wanted. `inputs`
     names those, by default as the signature of `forward` does; `backward` does what
     `torch.autograd.grad` does.
     """
     names = tuple(inputs) or inputs_of(forward)
 
-    def found(*tensors: Any, **keywords: Any) -> dict[str, Any]:
+    def found(
+        *tensors: Any, wanted: Sequence[str] | None = None, **keywords: Any
+    ) -> dict[str, Any]:
         import torch
 
         *given, cotangent = tensors
-        arguments = {**dict(zip(names, map(leaf, given), strict=True)), **keywords}
-        if "mask" in keywords:
-            arguments["mask"] = leaf(keywords["mask"])
+        arguments = {**dict(zip(names, given, strict=True)), **keywords}
+        for name in (*names, "mask"):
+            if name in arguments and (wanted is None or name in wanted):
+                arguments[name] = leaf(arguments[name])
         with torch.enable_grad():
             results = forward(**arguments)
         last = [*results.values()][-1]

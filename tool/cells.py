@@ -23,6 +23,7 @@ CHECKS: Final = (
     "permutation",
     "samples",
     "mask-forms",
+    "subsets",
     "environment",
     "budget",
     "mode",

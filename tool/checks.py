@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from qkvac import breadth, metamorphic, protocol_checks
+from qkvac import breadth, gradient_checks, metamorphic, protocol_checks
 from qkvac.findings import Finding, UnansweredError, Visit, failed
 from qkvac.normality import stays_normal
 from qkvac.relations import MOVES, samples
@@ -74,7 +74,7 @@ def _names(kind: Kind, dtype: str, case: Case) -> tuple[str, ...]:
     return tuple(
         name
         for name, check in CHECKS.items()
-        if (name in OF_EVERY_CALL or not gradient) and check.suits(kind, dtype, case)
+        if (not gradient or name in OF_GRADIENTS) and check.suits(kind, dtype, case)
     )
 
 
@@ -253,6 +253,12 @@ _of_generic: Final = _one_of_each_variant(_is_plain)
 _of_exact: Final = _one_of_each_variant(_is_exact)
 
 
+def _subsets_suit(kind: Kind, dtype: str, case: Case) -> bool:
+    """On adapters, and not where every choice would be compiled anew."""
+    several = bool(DECLARED[case.profile].base) and 1 < len(case.results) <= FEW
+    return several and kind.adapter and not kind.compiled and _of_generic(kind, dtype, case)
+
+
 def _scaling_suits(check: str) -> Suits:
     def suits(kind: Kind, dtype: str, case: Case) -> bool:
         if check not in MOVES.get(case.profile, ()):
@@ -268,8 +274,10 @@ def _scaling_suits(check: str) -> Suits:
     return suits
 
 
-OF_EVERY_CALL: Final = ("unchanged", "repeat", "state", "environment", "mode")
-"""Checks that say nothing of what is computed."""
+OF_GRADIENTS: Final = ("unchanged", "repeat", "state", "subsets", "environment", "mode")
+"""Checks that are made of gradients; all but one say nothing of what is computed."""
+FEW: Final = 4
+"""Inputs of which every choice is tried; of more there are too many choices."""
 
 CHECKS: Final[Mapping[str, Check]] = {
     "unchanged": Check(protocol_checks.unchanged, _unchanged_suits),
@@ -285,6 +293,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "permutation": Check(metamorphic.permutation, _one(_can_be_permuted)),
     "samples": Check(metamorphic.samples, _uncompiled(_one(_is_unmasked_batch))),
     "mask-forms": Check(metamorphic.mask_forms, _masked(_one_of_each_variant(_takes_masks))),
+    "subsets": Check(gradient_checks.subsets, _subsets_suit),
     "environment": Check(protocol_checks.environment, _environment_suits),
     "budget": Check(protocol_checks.budget, _on_adapter),
     "mode": Check(protocol_checks.mode, _in_named_mode),

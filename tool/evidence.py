@@ -47,6 +47,7 @@ BROKEN: Final[Mapping[str, str]] = {
     "permutation": "the result depends on the order of the tokens",
     "samples": "a sample is computed differently in a batch",
     "mask-forms": "masks that say the same are treated differently",
+    "subsets": "its gradients depend on which of them are wanted",
     "environment": "it changes the floating-point environment of its thread",
 }
 """What a broken check of the protocol says about a port."""

@@ -18,8 +18,14 @@ from qkvac.spec.cases import Case
 
 Ask = Callable[[Inputs], Outcome]
 """Calls the implementation once more, in the same process."""
+Subset = Callable[[Sequence[str]], Outcome]
+"""Asks for the gradients of the named inputs and of no others."""
 Record = Callable[[], Mapping[str, Any] | None]
 """The operations of a call, None where they are not recorded; raises what `Worker` raises."""
+
+
+def _all_at_once(wanted: Sequence[str]) -> Outcome:
+    return Outcome(Status.UNSUPPORTED, "all gradients come at once")
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Visit:
     outcome: Outcome = field(hash=False)
     ask: Ask
     record: Record
+    subset: Subset = _all_at_once
+    """Asks for the gradients of some inputs alone."""
 
     @property
     def outputs(self) -> Mapping[str, Array]:

@@ -9,7 +9,6 @@ each within its bound (clause B); whether their bits are equal is reported.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,8 @@ from qkvac.relations import (
 )
 from qkvac.spec import rounding
 from qkvac.spec.faulty import compute
+from qkvac.spec.presentation import of_values
+from qkvac.spec.verdict import Question
 from qkvac.spec.visibility import visible
 
 CERTAIN = 4.0
@@ -250,8 +251,8 @@ def permutation(visit: Visit) -> Finding:
         return np.take(array, np.argsort(order(tokens)), -2) if by_rows else array
 
     restored = {name: back(name, array) for name, array in other.items()}
-    bounds = {name: back(name, array) for name, array in _bounds(visit, inputs).items()}
-    return _alike(visit, restored, bounds, "permuted tokens")
+    bounds = {name: back(name, array) for name, array in bounds_of(visit, inputs).items()}
+    return alike(visit, restored, bounds, "permuted tokens")
 
 
 def samples(visit: Visit) -> Finding:
@@ -264,8 +265,8 @@ def samples(visit: Visit) -> Finding:
     }
     other = answer(visit, inputs)
     first = {name: array[at] for name, array in visit.outputs.items()}
-    mine = {name: array[at] for name, array in _bounds(visit, visit.inputs).items()}
-    return _alike(visit, other, _bounds(visit, inputs), "a sample alone", first, mine)
+    mine = {name: array[at] for name, array in bounds_of(visit, visit.inputs).items()}
+    return alike(visit, other, bounds_of(visit, inputs), "a sample alone", first, mine)
 
 
 def _is_batched(name: str, array: Array, visit: Visit) -> bool:
@@ -285,11 +286,11 @@ def mask_forms(visit: Visit) -> Finding:
             "a mask that is all True": np.ones(whole[-2:], bool),
             "an additive mask of zeros": np.zeros(whole[-2:], visit.inputs["Q"].dtype),
         }
-    bounds = _bounds(visit, visit.inputs)
+    bounds = bounds_of(visit, visit.inputs)
     different = []
     for what, form in forms.items():
         other = answer(visit, {**visit.inputs, "mask": form})
-        finding = _alike(visit, other, bounds, what)
+        finding = alike(visit, other, bounds, what)
         if finding.status != Status.PASSED:
             return finding
         different += [f"{finding.reason} with {what}"] if "differ" in (finding.reason or "") else []
@@ -299,7 +300,7 @@ def mask_forms(visit: Visit) -> Finding:
 EQUAL = "bits equal"
 
 
-def _alike(
+def alike(
     visit: Visit,
     other: Mapping[str, Array],
     room: Mapping[str, Array],
@@ -309,7 +310,7 @@ def _alike(
 ) -> Finding:
     """Whether two answers lie within the bounds of both; reports whether their bits are equal."""
     first = visit.outputs if first is None else first
-    own = _bounds(visit, visit.inputs) if own is None else own
+    own = bounds_of(visit, visit.inputs) if own is None else own
     different = []
     for name, array in first.items():
         if name not in other or other[name].shape != array.shape:
@@ -326,11 +327,12 @@ def _alike(
     return Finding(Status.PASSED, f"bits differ in {listed(different)}, as allowed")
 
 
-def _bounds(visit: Visit, inputs: Inputs) -> Mapping[str, Array]:
-    conventions = visit.entry.declaration.conventions
+def bounds_of(visit: Visit, inputs: Inputs) -> Mapping[str, Array]:
+    """How far rounding may take each quantity from its true value."""
+    conventions = of_values(visit.entry.declaration.conventions)
     model = visit.entry.arithmetic(visit.dtype)
-    bounds = partial(rounding.bounds, conventions=conventions)
-    return bounds(visit.case.program, inputs, visit.case.bindings, model)
+    question = Question(visit.case, visit.dtype, model, conventions=conventions)
+    return question.limits(visit.case.alternatives, inputs)
 
 
 __all__: Sequence[str] = (

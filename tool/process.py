@@ -10,7 +10,7 @@ import atexit
 import os
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -233,16 +233,18 @@ class Worker:
         attributes: Mapping[str, Any] = _EMPTY,
         layouts: Mapping[str, str] = _EMPTY,
         repeat: int = 1,
+        wanted: Sequence[str] = (),
         timeout: float | None = None,
     ) -> Outcome:
         """Calls the target's function of a profile, `repeat` times on the same arrays.
 
         `inputs` are keyed by the names of the spec; what is absent is passed as None.
-        `layouts` maps input names to layouts of `qkvac.spec.layouts`.
+        `layouts` maps input names to layouts of `qkvac.spec.layouts`. `wanted` names inputs whose
+        gradients are to be computed and no others, which adapters alone are asked for.
         """
         header = {
             **{"op": "call", "profile": profile, "dtype": dtype, "repeat": repeat},
-            **{"attributes": dict(attributes), "layouts": dict(layouts)},
+            **{"attributes": dict(attributes), "layouts": dict(layouts), "wanted": list(wanted)},
         }
         try:
             self.hello()

@@ -71,8 +71,9 @@ class Report:
     def undecided(self) -> tuple[tuple[str, str, str], ...]:
         """(subject id, profile, dtype) that were offered and have no decisive pass of a result.
 
-        Every gradient is a result, so that each of them has to be proved somewhere. What this machine could not run at all is not offered on it; nor is what a mode of an
-        adapter declines whatever the case, since profiles are declared for all of its modes.
+        Every gradient is a result, so that each of them has to be proved somewhere. What this
+        machine could not run at all is not offered on it; nor is what a mode of an adapter
+        declines whatever the case, since profiles are declared for all of its modes.
         """
         offered = dict[tuple[str, str, str], dict[str, bool]]()
         skipped, declined, tried = (set[tuple[str, str, str]]() for _ in range(3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -69,12 +69,15 @@ class Runner:
         def ask(changed: Mapping[str, np.ndarray[Any, Any]]) -> Outcome:
             return self._call(job, changed)
 
+        def subset(wanted: Sequence[str]) -> Outcome:
+            return self._call(job, inputs, wanted=wanted)
+
         def record() -> Mapping[str, Any] | None:
             conventions = self._entry.declaration.conventions
             given = presented(job.case.profile, inputs, conventions)
             return self.process.budget(job.case.profile, given, attributes=job.case.attributes)
 
-        visit = Visit(job.entry, job.dtype, job.case, inputs, outcome, ask, record)
+        visit = Visit(job.entry, job.dtype, job.case, inputs, outcome, ask, record, subset)
         return Answer(outcome, {name: checks.finding(name, visit) for name in job.checks})
 
     def interrupt(self) -> None:
@@ -101,7 +104,11 @@ class Runner:
         return None
 
     def _call(
-        self, job: Job, inputs: Mapping[str, np.ndarray[Any, Any]], repeat: int = 1
+        self,
+        job: Job,
+        inputs: Mapping[str, np.ndarray[Any, Any]],
+        repeat: int = 1,
+        wanted: Sequence[str] = (),
     ) -> Outcome:
         if self._closed:
             return ENDED
@@ -116,6 +123,7 @@ class Runner:
             attributes=job.case.attributes,
             layouts=job.case.layouts,
             repeat=repeat,
+            wanted=wanted,
             timeout=self._timeout * (COMPILE_ALLOWANCE if fresh else 1.0),
         )
         return replace(outcome, outputs=restored(profile, outcome.outputs, conventions))

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
@@ -230,6 +231,10 @@ class Server:
             return failure("unsupported", f"{profile} is not offered")
         implementation, function = self._functions[profile], FUNCTIONS[profile]
         positional, keywords, watched = self._arguments(request)
+        if wanted := request.header.get("wanted"):
+            if not hasattr(self._adapter, "subset"):
+                return failure("unsupported", "all gradients come at once")
+            implementation = partial(self._adapter.subset, profile, wanted)
         times, runs, copies = [], [], []
         try:
             for _ in range(request.header.get("repeat", 1)):
