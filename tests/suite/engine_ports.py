@@ -53,9 +53,9 @@ def run(
 
 
 def statuses(results: list[Result], case: str = "") -> Mapping[str, str]:
-    """Status by quantity, of the cells of one case."""
+    """Status by quantity, of the cells of one case of `attention`."""
     return {
         result.cell.quantity: result.status
         for result in results
-        if result.cell.case.partition("/")[2] == case or not case
+        if result.cell.case == f"attention/{case}" or not case
     }

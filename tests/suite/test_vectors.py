@@ -190,7 +190,8 @@ def test_export_writes_files_and_a_manifest(
         data = (folder / entry["file"]).read_bytes()
         assert hashlib.sha256(data).hexdigest() == entry["sha256"]
         assert set(decode(data)) == set(entry["inputs"])
-        assert entry["outputs"]["scores"] == [33, 33]
+        assert entry["outputs"]["A"] == [33, 33]
+        assert ("scores" in entry["outputs"]) == ("dC" not in entry["inputs"])
     ids = {entry["case"] for entry in table["vectors"]}
     relations = {f"attention/{MAIN}/{name}" for name in ("repeat-1", "scaling-2", "signs-1")}
     assert {f"attention/{MAIN}", f"attention/{MAIN}/s1", *relations} <= ids
