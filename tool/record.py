@@ -136,12 +136,18 @@ def to_json(result: Result) -> dict[str, Any]:
 
 
 def from_json(line: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Result:
-    """The result of a line that `to_json` made; `subjects` by id."""
+    """The result of a line that `to_json` made; `subjects` by id.
+
+    Raises OverflowError for an integer that is no float.
+    """
     cell = Cell(subjects[line["subject"]], line["dtype"], line["case"], line["quantity"])
     values = {name: value for name, value in line.items() if name in _FIELDS}
     for name in FLOATS:
         if name in values:
             values[name] = float(values[name])
+    if "worst" in values:
+        worst = values["worst"]
+        values["worst"] = {n: v if n == "index" else float(v) for n, v in worst.items()}
     return Result(cell, **values)
 
 

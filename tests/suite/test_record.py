@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -114,7 +115,7 @@ def test_a_result_survives_being_recorded() -> None:
     line = json.loads(json.dumps(to_json(result), allow_nan=False))
     again = from_json(line, {cell.subject.id: cell.subject})
     assert again.worst is not None
-    assert again.worst["value"] == "nan"
+    assert math.isnan(again.worst["value"])
     assert {**vars(again), "worst": None} == {**vars(result), "worst": None}
 
 

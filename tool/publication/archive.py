@@ -12,7 +12,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
@@ -291,10 +291,6 @@ class _Reader:
             self._refuse("the header has no such subject as this result's; make the record anew")
         try:
             result = from_json(line, environment.subjects)
-            if result.worst is not None:
-                numbers = {n: v for n, v in result.worst.items() if n != "index"}
-                worst = {**result.worst, **{n: float(v) for n, v in numbers.items()}}
-                result = replace(result, worst=worst)
         except OverflowError:
             self._refuse("a number is larger than any result can be; make the record anew")
         found = Line(environment.id, result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Final, TypeAlias
@@ -73,9 +73,28 @@ def compiled(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
     ]
     if "additionalProperties" in part and "properties" not in part:
         tests.append(_properties(part, root))
-    if len(tests) == 1:
-        return tests[0]
-    return lambda value: all(test(value) for test in tests)
+    return tests[0] if len(tests) == 1 else _every(tests)
+
+
+def _every(tests: Sequence[Test]) -> Test:
+    # Loops, since generators would take most of the time of reading a record.
+    def test(value: Any) -> bool:
+        for each in tests:  # noqa: SIM110
+            if not each(value):
+                return False
+        return True
+
+    return test
+
+
+def _some(tests: Sequence[Test]) -> Test:
+    def test(value: Any) -> bool:
+        for each in tests:  # noqa: SIM110
+            if each(value):
+                return True
+        return False
+
+    return test
 
 
 def _reference(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
@@ -89,22 +108,18 @@ def _type(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
     names = part["type"]
     if isinstance(names, str):
         return TYPES[names]
-    tests = [TYPES[name] for name in names]
-    return lambda value: any(test(value) for test in tests)
+    return _some([TYPES[name] for name in names])
 
 
-def _any(word: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Test]:
-    def build(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
-        tests = [compiled(option, root) for option in part[word]]
-        return lambda value: any(test(value) for test in tests)
-
-    return build
+def _any_of(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
+    return _some([compiled(option, root) for option in part["anyOf"]])
 
 
 def _enum(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
-    allowed = tuple(part["enum"])
-    # True == 1 in Python and not in JSON; every enumeration of the schema is of one type.
-    return lambda value: any(type(value) is type(word) and value == word for word in allowed)
+    # True == 1 in Python, and not in JSON.
+    allowed = frozenset((type(word), word) for word in part["enum"])
+    kinds = {kind for kind, _ in allowed}
+    return lambda value: type(value) in kinds and (type(value), value) in allowed
 
 
 def _const(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
@@ -122,9 +137,11 @@ def _properties(part: Mapping[str, Any], root: Mapping[str, Any]) -> Test:
     rest: Test = (lambda _: others) if isinstance(others, bool) else compiled(others, root)
 
     def test(value: Any) -> bool:
-        return not isinstance(value, dict) or all(
-            known.get(name, rest)(inner) for name, inner in value.items()
-        )
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                if not known.get(name, rest)(inner):
+                    return False
+        return True
 
     return test
 
@@ -166,7 +183,7 @@ def _range(word: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Test]:
 KEYWORDS: Final[Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Test]]] = {
     "$ref": _reference,
     "type": _type,
-    "anyOf": _any("anyOf"),
+    "anyOf": _any_of,
     "enum": _enum,
     "const": _const,
     "required": _required,
