@@ -70,9 +70,10 @@ def report() -> None:
 def merge(
     records: tuple[Path, ...], allow_truncated: bool, max_size: str, output: Path | None
 ) -> None:
-    """Make one record of those of many machines and environments, or of the shards of a run.
+    """Make one record of many.
 
-    Every environment keeps its header. Records that were judged by different versions of the
+    They may be of many machines and environments, or the shards of one run. Every environment
+    keeps its header. Records that were judged by different versions of the
     spec, that hold the same cell of the same environment, that contradict each other, or that end
     early are refused; so are shards of a run without the others.
     """
@@ -99,7 +100,9 @@ def diff(
     form: str,
     output: Path | None,
 ) -> int:
-    """Say what changed from the record OLD to the record NEW, and what moved in between.
+    """Say what changed from OLD to NEW.
+
+    Also what moved in between: versions, processor, settings, selection.
 
     Cells are matched by subject, dtype, case and quantity. Exit status 1 for a regression: a cell
     that fails and did not fail before, or one that passed and is not run, or not decided, any
@@ -126,7 +129,9 @@ def diff(
 @reading
 @output
 def html(records: tuple[Path, ...], max_size: str, output: Path | None) -> None:
-    """Make one page that shows everything, needs no other file and loads nothing.
+    """Make a page that shows everything.
+
+    It is one file, which loads nothing.
 
     A record of a run that ended early is shown under a banner that says so.
     """
@@ -141,7 +146,9 @@ def html(records: tuple[Path, ...], max_size: str, output: Path | None) -> None:
 @reading
 @output
 def markdown(records: tuple[Path, ...], max_size: str, output: Path | None) -> None:
-    """Make a summary for a CI job: scores, what was not run, and every failure with its command.
+    """Make a summary for a CI job.
+
+    Scores, what was not run, and every failure with the command that shows it again.
 
     \b
     qkvac report markdown run.jsonl >> "$GITHUB_STEP_SUMMARY"
@@ -168,9 +175,10 @@ def markdown(records: tuple[Path, ...], max_size: str, output: Path | None) -> N
 def badge(
     records: tuple[Path, ...], form: str | None, label: str, max_size: str, output: Path | None
 ) -> None:
-    """Make a badge. It is green only where everything that was run conforms.
+    """Make a badge, green for what conforms.
 
-    What was not run is not in its numbers, which are cells passed and cells run.
+    It is green only where everything that was run conforms. What was not run is not in its
+    numbers, which are cells passed and cells run.
     """
     from qkvac.publication.badge import badge, endpoint, svg
     from qkvac.publication.output import emit
