@@ -313,6 +313,7 @@ def scaled_dot_product_attention(forward: Forward) -> list[Case]:
                 (f"mask-Lx1/additive/{own}", "", HALVES, False),
                 (f"empty-row/additive/{own}", "", HALVES, False),
                 (f"minimum/additive/{own}", "", WIDE, False),
+                ("penalty-row/additive/2x3x3x5x9x4x6", "", WIDE, False),
                 (f"normal/additive-scale/{main}", "", HALVES, True),
                 (f"but-first/boolean-causal/{square}", "", HALVES, False),
                 (f"mask-Bx1x1xS/additive-causal-scale/{main}", "", HALVES, False),

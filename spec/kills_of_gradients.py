@@ -106,6 +106,7 @@ KERNELS: Final[Mapping[str, tuple[str, ...]]] = {
     "recomputed-without-mask": ("dQ B",),
     "bias-not-recomputed": ("dQ B",),
     "backward-default-scale": ("dQ B",),
+    "value-gradient-cut": ("dV B",),
     "cotangent-heads-reversed": ("dQ B",),
     "group-gradient-of-first-head": ("dK B",),
     "group-gradient-of-last-head": ("dK B",),

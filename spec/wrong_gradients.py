@@ -141,6 +141,11 @@ PRODUCTS: Final = (
         *("value-gradient-uniform", "dV by equal weights for all keys"),
         *("value-gradient", "softmax(S * 0, keys, W).T @ g"),
     ),
+    rule(
+        *("value-gradient-cut", "dV cut to the width of the queries", "value-gradient"),
+        *("columns_cut(Y, q)", "pytorch/pytorch#110832"),
+        needs="u",
+    ),
     *(
         rule(
             *(f"{names}-detached", f"{names} that no gradient reaches"),

@@ -1,8 +1,8 @@
 """Publicly reported faults of attention code, the cases of their kind, and faults that show them.
 
-An entry stands for a kind of fault. Where it concerns forward computation, it lists pairs of a
-fault of the catalogue and a case that catches it. Reports about backward passes, or about test
-suites, name where the suite deals with them. `python -m qkvac.tests.suite.known_faults` writes
+An entry stands for a kind of fault. Where it concerns results or gradients, it lists pairs of a
+fault of the catalogue and a case that catches it. Reports about test suites and the like name
+where the suite deals with them. `python -m qkvac.tests.suite.known_faults` writes
 docs/known-faults.md.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from qkvac.tests.suite.known_reports import MASKS, OTHER, REST
+from qkvac.tests.suite.known_reports import GRADIENTS, MASKS, OTHER, REST
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "known-faults.md"
 
@@ -28,13 +28,13 @@ def document() -> str:
         "| kind | reports | fault | caught by |",
         "|---|---|---|---|",
     ]
-    for entry in (*MASKS, *REST):
+    for entry in (*MASKS, *REST, *GRADIENTS):
         for place, (fault, case) in enumerate(entry.pairs):
             first = (entry.kind, ", ".join(entry.reports)) if place == 0 else ("", "")
             lines.append(f"| {' | '.join(first)} | `{fault}` | `{case}` |")
     lines += [
         "",
-        "Reports that concern no forward value, with the place where the suite deals with them:",
+        "Reports that concern no value, with the place where the suite deals with them:",
         "",
         "| kind | reports | where |",
         "|---|---|---|",

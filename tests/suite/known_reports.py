@@ -46,6 +46,8 @@ MASKS: Final = (
         f"mask-fill-lowest {SDPA}/empty-sample/boolean/{MAIN}",
         f"empty-row-spreading {SDPA}/empty-row/boolean/{SQUARE}",
         f"empty-row-first-key {SDPA}/but-first/boolean-causal/{SQUARE}",
+        f"empty-row-gradient-undefined {SDPA}_gradients/empty-row/boolean/{SQUARE}",
+        f"empty-row-gradient-uniform {SDPA}_gradients/empty-row/additive/{UNGROUPED}",
     ),
     _kind(
         "garbage where nobody may look",
@@ -268,6 +270,7 @@ REST: Final = (
         "pytorch/pytorch#110832",
         f"values-cut {SDPA}/penalty-row/additive/2x3x3x5x9x4x6",
         f"scale-of-values {SDPA}/normal/plain/{UNGROUPED}",
+        f"value-gradient-cut {SDPA}_gradients/penalty-row/additive/2x3x3x5x9x4x6",
     ),
     _kind(
         "float64 with a softmax in float32",
@@ -301,12 +304,36 @@ REST: Final = (
     ),
 )
 
+GRADIENTS: Final = (
+    _kind(
+        "a backward pass that takes its cotangent for contiguous",
+        "Dao-AILab/flash-attention#355",
+        f"cotangent-strides-ignored {SDPA}_gradients/layout-F/plain/{MAIN}",
+        f"cotangent-expansion-ignored {SDPA}_gradients/layout-stride0-rows/plain/{MAIN}",
+        "cotangent-strides-ignored attention_gradients/layout-F/5x6x3",
+    ),
+    _kind(
+        "zeros for the gradient of a mask",
+        "ml-explore/mlx#2909",
+        f"mask-gradient-zero {SDPA}_gradients/mask-LxS/additive/{UNGROUPED}",
+        f"mask-gradient-zero {SDPA}_gradients/normal/additive-scale/{MAIN}",
+    ),
+    _kind(
+        "weights that no gradient reaches",
+        "paiml/aprender#2203",
+        "query-weights-gradient-zero attention_gradients/normal/33x20x7",
+        "key-weights-gradient-zero attention_gradients/fresh/33x20x7",
+        "value-weights-gradient-zero attention_linear_layers_gradients/normal/bias/33x20x7",
+        "gradient-missing attention_gradients/normal/6x3x2",
+        f"output-weights-gradient-zero multi_head_attention_gradients/normal/plain/{LAYER}",
+    ),
+)
+
 OTHER: Final = (
     _place(
-        "backward passes",
-        "Dao-AILab/flash-attention#355 ml-explore/mlx#2909 paiml/aprender#2203 "
+        "second derivatives, refused by fused kernels",
         "pytorch/pytorch#116350",
-        "`tests/suite/test_adjoint.py`: gradients are declared as equations of their own",
+        "not covered: gradients are declared once, in `tests/suite/test_adjoint.py`",
     ),
     _place(
         "a batch and its samples differ in the last bits",

@@ -21,7 +21,7 @@ from qkvac.spec.syntax import Expr, Number, Op, Program, Ref
 from qkvac.spec.verdict import Question, Verdict, judge
 
 Array = np.ndarray[Any, Any]
-LIMIT = 30
+LIMIT = 32
 """Cases of a profile."""
 
 

@@ -22,13 +22,13 @@ from qkvac.tests.suite.killing import (
     kills,
     visiting,
 )
-from qkvac.tests.suite.known_reports import MASKS, REST
+from qkvac.tests.suite.known_reports import GRADIENTS, MASKS, REST
 from qkvac.tests.suite.variants import Variant
 
 SEEDS = (1, 2)
 """Draws of this test; the documented rate is measured over fifty."""
 
-KNOWN = {pair for entry in (*MASKS, *REST) for pair in entry.pairs}
+KNOWN = {pair for entry in (*MASKS, *REST, *GRADIENTS) for pair in entry.pairs}
 """Faults and the cases of their kind."""
 
 SAMPLED = 29

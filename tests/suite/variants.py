@@ -20,7 +20,7 @@ from qkvac.cells import Subject
 from qkvac.ports import FUNCTIONS
 from qkvac.roster import Entry
 from qkvac.spec import layouts
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import DECLARED, Arithmetic
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.verdict import Question, judge
 from qkvac.tests.suite.shelf import CORRECT, PORTS, Correct
@@ -54,6 +54,11 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "attention_linear_layers": ("normal/bias/33x20x7", "normal/plain/16x16x16"),
     "embedding": ("normal/7x5x11x16", "shuffled/11x11x11x11"),
     "dot_product_attention": ("normal/33x20", "leaders/33x20"),
+    "attention_gradients": (
+        *("normal/33x20x7", "normal/6x3x2", "hot/33x20x7", "tiny/33x20x7", "row-shift/33x20x7"),
+        *("ranged-columns/33x20x7", "cancelling-values/33x20x7", "batch-normal/3x33x20x7"),
+        *("fresh/33x20x7", "balanced-few/4x6x16"),
+    ),
 }
 """Random cases that differ in what they strain, by profile."""
 
@@ -87,7 +92,7 @@ class Variant:
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        return tuple(name for name in FUNCTIONS if hasattr(self.module, name) and name in PROFILES)
+        return tuple(name for name in FUNCTIONS if hasattr(self.module, name) and name in DECLARED)
 
     def arithmetic(self, dtype: str) -> Arithmetic:
         subject = Subject(self.port.name, "default", "cpu", port=str(self.port.path))
