@@ -74,6 +74,7 @@ def loaded(module: LinearSelfAttention, weights: Mapping[str, Array]) -> LinearS
     )
 
 
+@eqx.filter_jit
 def gradients(module: LinearSelfAttention, X: Array, dC: Array) -> dict[str, Array]:
     """Gradients of ⟨dC, C⟩: of X, and of the weights as in a checkpoint."""
     _, pullback = eqx.filter_vjp(lambda module, X: module(X)["C"], module, X)
@@ -81,6 +82,7 @@ def gradients(module: LinearSelfAttention, X: Array, dC: Array) -> dict[str, Arr
     return {"dX": dX, **{f"d{name}": x for name, x in checkpoint(of_module).items()}}
 
 
+@eqx.filter_jit
 def descend(
     module: LinearSelfAttention, X: Array, T: Array, rate: float
 ) -> tuple[LinearSelfAttention, Array]:

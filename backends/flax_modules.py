@@ -54,6 +54,7 @@ def load(module: LinearSelfAttention, weights: Mapping[str, Array]) -> None:
         (layer.kernel if name[0] == "W" else layer.bias)[...] = value
 
 
+@nnx.jit
 def gradients(module: LinearSelfAttention, X: Array, dC: Array) -> dict[str, Array]:
     """Gradients of ⟨dC, C⟩: of X, and of the weights as in a checkpoint."""
 
@@ -64,6 +65,7 @@ def gradients(module: LinearSelfAttention, X: Array, dC: Array) -> dict[str, Arr
     return {"dX": dX, **{f"d{name}": gradient for name, gradient in named(of_module).items()}}
 
 
+@nnx.jit
 def descend(module: LinearSelfAttention, X: Array, T: Array, rate: float) -> Array:
     """A step of gradient descent towards C = T; returns the loss before it, ½ Σ (C − T)²."""
 

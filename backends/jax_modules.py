@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -39,6 +40,7 @@ def attend(Q: Array, K: Array, V: Array, causal: bool) -> dict[str, Array]:
     return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": A @ V}
 
 
+@partial(jax.jit, static_argnames="causal")
 def gradients(
     parameters: Parameters, X: Array, dC: Array, causal: bool = False
 ) -> dict[str, Array]:
@@ -52,6 +54,7 @@ def gradients(
     return {"dX": dX, **{f"d{name}": gradient for name, gradient in of_parameters.items()}}
 
 
+@jax.jit
 def descend(parameters: Parameters, X: Array, T: Array, rate: float) -> tuple[Parameters, Array]:
     """The parameters after a step of gradient descent towards C = T, and the loss before it."""
 
