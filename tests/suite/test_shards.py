@@ -30,6 +30,7 @@ from qkvac.selection import Options, Selection
 from qkvac.shards import Shard, assign, due, group, split
 from qkvac.spec.cases import cases
 from qkvac.tests.suite.engine_ports import write
+from qkvac.toml import loads as read_toml
 from qkvac.usage import UsageError
 
 pytest_plugins = ["pytester"]
@@ -329,7 +330,7 @@ def test_costs_are_measured_from_records_call_by_call() -> None:
         "b": {"*": 7, "embedding": 7},
         "b/jit": {"*": 210, "attention": 300, "embedding": 30},
     }
-    assert costs.loads(costs.to_toml(found)) == found
+    assert read_toml(costs.to_toml(found)) == found
 
 
 def test_measured_subjects_are_adapters_that_there_are() -> None:
@@ -341,7 +342,8 @@ def test_measured_subjects_are_adapters_that_there_are() -> None:
 
 
 def test_what_was_not_measured_costs_as_much_as_others_of_its_kind() -> None:
-    compiled, eager = (jobs([entry("unheard-of", mode)])[0] for mode in ("jit", "eager"))
+    few = entry("unheard-of", "jit", modes=["jit"], shapes={"jit": "few"})
+    compiled, eager = (jobs([made])[0] for made in (few, entry("unheard-of")))
     judged = costs.CELL * len(eager.cells)
     assert costs.milliseconds(eager) == costs.CALL + judged
     assert costs.milliseconds(compiled) == costs.COMPILED + judged

@@ -191,12 +191,12 @@ def test_commands_of_the_report_exist() -> None:
 
 
 def check(
-    folder: Path, port: str, change: tuple[str, str] = ("", ""), **inputs: str
+    folder: Path, port: str, inputs: Mapping[str, str], change: tuple[str, str] = ("", "")
 ) -> tuple[int, dict[str, str], str]:
     """The action's check in a folder: exit status, outputs, and the summary of the job."""
     (step,) = (step for step in ACTION["runs"]["steps"] if step.get("id") == "check")
     given = {name: settings.get("default", "") for name, settings in ACTION["inputs"].items()}
-    given |= {"port": port, **inputs}
+    given |= {**inputs, "port": port}
     values = {
         name: re.sub(r"\$\{\{ inputs\.([a-z-]+) \}\}", lambda found: given[found[1]], text)
         for name, text in step["env"].items()
@@ -226,7 +226,7 @@ SMALL = {"profile": "attention", "dtype": "float32", "args": "--case 'normal/33*
 
 
 def test_the_action_passes_a_right_port(tmp_path: Path) -> None:
-    status, outputs, summary = check(tmp_path, RIGHT, **SMALL)
+    status, outputs, summary = check(tmp_path, RIGHT, SMALL)
     assert (status, outputs["exit-status"]) == (0, "0")
     assert re.fullmatch(r"IDENTICAL: .* as the spec in float32\.", outputs["sentence"])
     assert "correct_plain" in summary
@@ -235,7 +235,7 @@ def test_the_action_passes_a_right_port(tmp_path: Path) -> None:
 
 
 def test_the_action_fails_a_wrong_port(tmp_path: Path) -> None:
-    status, outputs, summary = check(tmp_path, WRONG, **SMALL)
+    status, outputs, summary = check(tmp_path, WRONG, SMALL)
     assert (status, outputs["exit-status"]) == (1, "1")
     assert outputs["sentence"].startswith("NOT IDENTICAL: scores_not_scaled@cpu deviates")
     assert "scores_not_scaled" in summary
@@ -243,7 +243,7 @@ def test_the_action_fails_a_wrong_port(tmp_path: Path) -> None:
 
 
 def test_the_action_says_what_it_cannot_check(tmp_path: Path) -> None:
-    status, outputs, summary = check(tmp_path, "no_such_port.py")
+    status, outputs, summary = check(tmp_path, "no_such_port.py", {})
     assert (status, outputs["exit-status"]) == (2, "2")
     assert outputs["sentence"].startswith("qkvac: no_such_port.py: no such file")
     assert outputs["sentence"] in summary
@@ -251,7 +251,8 @@ def test_the_action_says_what_it_cannot_check(tmp_path: Path) -> None:
 
 def test_every_input_reaches_the_check(tmp_path: Path) -> None:
     chosen = {"profile": "attention  causal_attention", "dtype": "float64 float32"}
-    status, _, _ = check(tmp_path, RIGHT, **chosen, args="--case 'normal/6*' --case \"hot/*\"")
+    args = "--case 'normal/6*' --case \"hot/*\""
+    status, _, _ = check(tmp_path, RIGHT, {**chosen, "args": args})
     lines = (tmp_path / "qkvac-report" / "record.jsonl").read_text(encoding="utf-8").splitlines()
     run: Mapping[str, Any] = json.loads(lines[0])["run"]
     assert run["profiles"] == ["attention", "causal_attention"]
@@ -264,7 +265,7 @@ def test_a_program_is_a_port_too(tmp_path: Path) -> None:
     program = tmp_path / "answers nothing.sh"
     program.write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
     program.chmod(0o755)
-    status, outputs, _ = check(tmp_path, f"-- '{program}' --flag", **SMALL)
+    status, outputs, _ = check(tmp_path, f"-- '{program}' --flag", SMALL)
     assert (status, outputs["exit-status"]) == (1, "1")
     assert "C" in outputs["sentence"]
 
@@ -276,7 +277,7 @@ def test_a_program_is_a_port_too(tmp_path: Path) -> None:
 def test_no_input_is_run(tmp_path: Path, name: str, text: str) -> None:
     mark = tmp_path / "mark"
     inputs = {"port": "no_such_port.py", **SMALL, name: text.replace("MARK", str(mark))}
-    status, _, _ = check(tmp_path, **inputs)
+    status, _, _ = check(tmp_path, inputs["port"], inputs)
     assert status != 0
     assert not mark.exists()
 
@@ -284,12 +285,12 @@ def test_no_input_is_run(tmp_path: Path, name: str, text: str) -> None:
 def test_a_script_that_evaluated_its_inputs_would_be_caught(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     change = ('words+=("$PORT")', 'eval "words+=($PORT)"')
-    check(tmp_path, f"$(touch {mark})", change)
+    check(tmp_path, f"$(touch {mark})", {}, change)
     assert mark.exists()
 
 
 def test_a_port_is_no_option(tmp_path: Path) -> None:
-    status, outputs, _ = check(tmp_path, "--help")
+    status, outputs, _ = check(tmp_path, "--help", {})
     assert (status, outputs["exit-status"]) == (2, "2")
 
 
