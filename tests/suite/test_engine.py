@@ -35,7 +35,8 @@ OK = (Status.PASSED, Status.NOT_REPORTED)
 
 @pytest.fixture(scope="module")
 def numpy_engine() -> Iterator[Engine]:
-    selection = Selection(backends=("numpy/eager",), cases=("normal/*", "layout-X-F/*"))
+    cases = ("attention/normal/*", "attention/layout-X-F/*", "embedding/normal/*")
+    selection = Selection(backends=("numpy/eager",), cases=cases)
     with Engine(selection, QUIET) as made:
         yield made
 
@@ -294,7 +295,8 @@ def test_compiled_modes_run_marked_cases_and_count_the_rest() -> None:
     roster = survey(Selection(backends=("numpy",)), QUIET)
     entry = roster.entries[0]
     compiled = entry.subject.__class__("numpy", "jit", "cpu")
-    twin = Roster((entry, type(entry)(compiled, entry.raw, entry.functions, {})))
+    raw = {**entry.raw, "modes": ["jit"], "shapes": {"jit": "few"}}
+    twin = Roster((entry, type(entry)(compiled, raw, entry.functions, {})))
     mission = Selection(profiles=("attention",))
     made = plan(twin, mission)
     ran = {job.case.id for job in made.jobs if job.entry.subject.mode == "jit"}

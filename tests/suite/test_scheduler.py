@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from qkvac.cells import Cell, Subject
 from qkvac.matrix import label
-from qkvac.scheduler import scope
+from qkvac.scheduler import SubjectScheduling, scope
 
 pytest_plugins = ["pytester"]
 
@@ -119,3 +121,70 @@ def test_no_backend_starts_twice_under_xdist(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines([f"processes started: {counted}"])
     workers = {line.split()[0] for line in result.outlines if line.startswith("[gw")}
     assert len(workers) == len(backends)
+
+
+class Node:
+    """A worker of xdist that notes what it is given to run."""
+
+    shutting_down = False
+
+    def __init__(self, tests: list[str]) -> None:
+        self.tests = tests
+        self.given = list[int]()
+        self.gateway = SimpleNamespace(id="gw")
+
+    def send_runtest_some(self, places: list[int]) -> None:
+        self.given += places
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_files_come_first_then_the_largest_subjects(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And every test is given out once, whichever worker ends first."""
+    sizes = {"small@cpu": 2, "large@cpu": 6, "middle@cpu": 4}
+    tests = [f"{FILE}::test_identical[{id}-{n}]" for id, size in sizes.items() for n in range(size)]
+    tests += [f"tests/suite/test_a.py::test_{n}" for n in range(3)]
+    monkeypatch.setattr(pytestconfig.option, "tx", ["2*popen"])
+    monkeypatch.setattr(pytestconfig.option, "loadscopereorder", True)
+    schedule = SubjectScheduling(pytestconfig)
+    nodes: list[Any] = [Node(tests), Node(tests)]
+    for node in nodes:
+        schedule.add_node(node)
+        schedule.add_node_collection(node, tests)
+    schedule.schedule()
+    ended = set[int]()
+    while not schedule.tests_finished or any(set(node.given) - ended for node in nodes):
+        # The first worker is the faster one.
+        node = next(node for node in nodes if set(node.given) - ended)
+        place = next(place for place in node.given if place not in ended)
+        ended.add(place)
+        schedule.mark_test_complete(node, place)
+    given = [place for node in nodes for place in node.given]
+    assert sorted(given) == list(range(len(tests)))
+    assert not schedule.has_pending
+    starts = [scope(tests[place]) for place in nodes[0].given]
+    assert starts[0] == "tests/suite/test_a.py"
+    assert scope(tests[nodes[1].given[0]]) == "large@cpu"
+
+
+def test_what_a_lost_worker_had_not_ended_goes_to_another(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = [f"{FILE}::test_identical[{id}@cpu-{n}]" for id in "abcdef" for n in range(3)]
+    monkeypatch.setattr(pytestconfig.option, "tx", ["2*popen"])
+    monkeypatch.setattr(pytestconfig.option, "loadscopereorder", True)
+    schedule = SubjectScheduling(pytestconfig)
+    lost, left = nodes = [Node(tests), Node(tests)]
+    for node in nodes:
+        schedule.add_node(cast(Any, node))
+        schedule.add_node_collection(cast(Any, node), tests)
+    schedule.schedule()
+    first, second, *_ = lost.given
+    schedule.mark_test_complete(cast(Any, lost), first)
+    assert schedule.remove_node(cast(Any, lost)) == tests[second]
+    for place in left.given:  # which grows
+        schedule.mark_test_complete(cast(Any, left), place)
+    assert sorted({first, *left.given}) == list(range(len(tests)))
