@@ -85,8 +85,11 @@ def gradients(module: LinearSelfAttention, X: Array, dC: Array) -> dict[str, Arr
 @eqx.filter_jit
 def descend(
     module: LinearSelfAttention, X: Array, T: Array, rate: float
-) -> tuple[LinearSelfAttention, Array]:
-    """The module after a step of gradient descent towards C = T, and the loss before it."""
+) -> tuple[LinearSelfAttention, dict[str, Array]]:
+    """The module after a step of gradient descent towards C = T.
+
+    With it come the loss before it, ½ Σ (C − T)², and its gradients.
+    """
 
     @eqx.filter_value_and_grad
     def loss(module: LinearSelfAttention) -> Array:
@@ -94,4 +97,5 @@ def descend(
 
     value, slope = loss(module)
     steps = jax.tree.map(lambda gradient: -rate * gradient, slope)
-    return eqx.apply_updates(module, steps), value
+    found = {f"d{name}": gradient for name, gradient in checkpoint(slope).items()}
+    return eqx.apply_updates(module, steps), {"loss": value, **found}

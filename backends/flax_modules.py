@@ -66,16 +66,16 @@ def gradients(module: LinearSelfAttention, X: Array, dC: Array) -> dict[str, Arr
 
 
 @nnx.jit
-def descend(module: LinearSelfAttention, X: Array, T: Array, rate: float) -> Array:
-    """A step of gradient descent towards C = T; returns the loss before it, ½ Σ (C − T)²."""
+def descend(module: LinearSelfAttention, X: Array, T: Array, rate: float) -> dict[str, Array]:
+    """A step of gradient descent towards C = T; returns the loss ½ Σ (C − T)² and its gradients."""
 
     def loss(module: LinearSelfAttention) -> Array:
         return ((module(X)["C"] - T) ** 2).sum() / 2
 
     value, slope = nnx.value_and_grad(loss)(module)
-    now = checkpoint(module)
-    load(module, {name: now[name] - rate * gradient for name, gradient in named(slope).items()})
-    return value
+    now, found = checkpoint(module), named(slope)
+    load(module, {name: now[name] - rate * gradient for name, gradient in found.items()})
+    return {"loss": value, **{f"d{name}": gradient for name, gradient in found.items()}}
 
 
 def named(state: Any) -> dict[str, Array]:

@@ -55,14 +55,20 @@ def gradients(
 
 
 @jax.jit
-def descend(parameters: Parameters, X: Array, T: Array, rate: float) -> tuple[Parameters, Array]:
-    """The parameters after a step of gradient descent towards C = T, and the loss before it."""
+def descend(
+    parameters: Parameters, X: Array, T: Array, rate: float
+) -> tuple[Parameters, dict[str, Array]]:
+    """The parameters after a step of gradient descent towards C = T.
+
+    With them come the loss before it, ½ Σ (C − T)², and its gradients.
+    """
 
     def loss(parameters: Parameters) -> Array:
         return ((self_attention(parameters, X)["C"] - T) ** 2).sum() / 2
 
     value, slope = jax.value_and_grad(loss)(parameters)
-    return jax.tree.map(lambda p, g: p - rate * g, parameters, slope), value
+    after = jax.tree.map(lambda p, g: p - rate * g, parameters, slope)
+    return after, {"loss": value, **{f"d{name}": gradient for name, gradient in slope.items()}}
 
 
 def checked(parameters: Parameters, weights: Mapping[str, Array]) -> Parameters:

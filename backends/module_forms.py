@@ -31,6 +31,8 @@ class Form:
     """Q, K, V, Ω, A, C of X."""
     gradients: Callable[[Any, Any, Any], Mapping[str, Any]]
     """dX and those of the checkpoint's entries, of X and dC."""
+    descend: Callable[[Any, Any, Any, float], tuple[Any, Mapping[str, Any]]]
+    """The module after a step towards T, of X, T and the rate; the loss, and its gradients."""
     checkpoint: Callable[[Any], Weights]
     turned: Callable[[Any], Any] = lambda matrix: matrix.swapaxes(-1, -2)
     """The transpose of a matrix."""
@@ -94,10 +96,19 @@ class Modules:
             **{name: b for name, b in biases.items() if b is not None},
         }
 
+    def training_step(
+        self, X: Any, Wq: Any, Wk: Any, Wv: Any, T: Any, *, rate: float
+    ) -> Mapping[str, Any]:
+        """The loss, its gradients, and the weights after a step: Wq1, Wk1, Wv1."""
+        module = self.loaded(X, {"Wq": Wq, "Wk": Wk, "Wv": Wv})
+        module, found = self.form.descend(module, X, T, rate)
+        after = self.form.checkpoint(module)
+        return {**found, **{f"{name}1": tensor for name, tensor in after.items()}}
+
     @property
     def functions(self) -> Functions:
-        """By profile."""
-        return {name: getattr(self, name) for name in PROFILES}
+        """By profile; a step of training is none, and is asked for by `qkvac.training`."""
+        return {name: getattr(self, name) for name in (*PROFILES, "training_step")}
 
 
 PROFILES: Final = (

@@ -77,7 +77,9 @@ class LinearSelfAttention(SelfAttention):
     def project_back(self, layer: str, X: Array, dY: Array) -> Array:
         self.gradients[f"{layer}.weight"] = product(flat(dY).T, flat(X))
         if f"{layer}.bias" in self.parameters:
-            self.gradients[f"{layer}.bias"] = flat(dY).sum(axis=0, dtype=wide(dY.dtype))
+            self.gradients[f"{layer}.bias"] = (
+                flat(dY).sum(axis=0, dtype=wide(dY.dtype)).astype(dY.dtype)
+            )
         return product(dY, self.parameters[f"{layer}.weight"])
 
 
@@ -104,21 +106,26 @@ def load(module: SelfAttention, weights: Mapping[str, Array]) -> None:
 def gradients(module: SelfAttention, X: Array, dC: Array) -> dict[str, Array]:
     """Gradients of ⟨dC, C⟩: of X, of the weights as in a checkpoint, and of what lies between."""
     module.forward(X)
-    found = module.backward(dC)
-    return found | {
-        f"d{equation_name(name)}": stored(name, gradient).astype(X.dtype)
+    return module.backward(dC) | of_weights(module)
+
+
+def of_weights(module: SelfAttention) -> dict[str, Array]:
+    """The gradients that the last backward pass left, as in a checkpoint."""
+    return {
+        f"d{equation_name(name)}": stored(name, gradient)
         for name, gradient in module.gradients.items()
     }
 
 
-def descend(module: SelfAttention, X: Array, T: Array, rate: float) -> Array:
-    """A step of gradient descent towards C = T; returns the loss before it, ½ Σ (C − T)²."""
+def descend(module: SelfAttention, X: Array, T: Array, rate: float) -> dict[str, Array]:
+    """A step of gradient descent towards C = T; returns the loss ½ Σ (C − T)² and its gradients."""
     rest = module.forward(X)["C"] - T
     module.backward(rest)
     for name, parameter in module.parameters.items():
         step = module.gradients[name].astype(wide(parameter.dtype)) * rate
         module.parameters[name] = (parameter - step).astype(parameter.dtype)
-    return np.square(rest, dtype=wide(rest.dtype)).sum() / 2
+    loss = np.square(rest, dtype=wide(rest.dtype)).sum() / 2
+    return {"loss": np.asarray(loss, rest.dtype), **of_weights(module)}
 
 
 def equation_name(name: str) -> str:

@@ -108,14 +108,15 @@ def gradients(module: Any, X: tf.Tensor, dC: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"A": results["A"], **{f"d{name}": gradient for name, gradient in found.items()}}
 
 
-def descend(module: Any, X: tf.Tensor, T: tf.Tensor, rate: float) -> tf.Tensor:
-    """A step of gradient descent towards C = T; returns the loss before it, ½ Σ (C − T)²."""
-    parameters = [plain(variable) for variable in module.parameters().values()]
+def descend(module: Any, X: tf.Tensor, T: tf.Tensor, rate: float) -> dict[str, tf.Tensor]:
+    """A step of gradient descent towards C = T; returns the loss ½ Σ (C − T)² and its gradients."""
+    parameters = {name: plain(variable) for name, variable in module.parameters().items()}
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum((module(X)["C"] - T) ** 2) / 2
-    for variable, gradient in zip(parameters, tape.gradient(loss, parameters), strict=True):
-        variable.assign_sub(rate * gradient)
-    return loss
+    slope = tape.gradient(loss, parameters)
+    for name, variable in parameters.items():
+        variable.assign_sub(rate * slope[name])
+    return {"loss": loss, **{f"d{name}": gradient for name, gradient in slope.items()}}
 
 
 def plain(variable: Any) -> tf.Variable:

@@ -90,21 +90,26 @@ def gradients(module: nn.Module, X: Tensor, dC: Tensor) -> dict[str, Tensor]:
         "A": results["A"],
         **{f"d{name}": tensor.grad for name, tensor in between.items()},
         "dX": X.grad,
-        **{
-            f"d{equation_name(name)}": turned(name, parameter.grad)
-            for name, parameter in module.named_parameters()
-        },
+        **of_weights(module),
     }
 
 
-def descend(module: nn.Module, X: Tensor, T: Tensor, rate: float) -> Tensor:
-    """A step of gradient descent towards C = T; returns the loss before it, ½ Σ (C − T)²."""
+def of_weights(module: nn.Module) -> dict[str, Tensor]:
+    """The gradients that the last backward pass left, as in a checkpoint."""
+    return {
+        f"d{equation_name(name)}": turned(name, parameter.grad)
+        for name, parameter in module.named_parameters()
+    }
+
+
+def descend(module: nn.Module, X: Tensor, T: Tensor, rate: float) -> dict[str, Tensor]:
+    """A step of gradient descent towards C = T; returns the loss ½ Σ (C − T)² and its gradients."""
     optimizer = torch.optim.SGD(module.parameters(), lr=rate)
     optimizer.zero_grad()
     loss = ((module(X)["C"] - T) ** 2).sum() / 2
     loss.backward()
     optimizer.step()
-    return loss.detach()
+    return {"loss": loss, **of_weights(module)}
 
 
 def equation_name(name: str) -> str:

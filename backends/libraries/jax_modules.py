@@ -54,12 +54,17 @@ def _parameters() -> Form:
         no_biases(biases)
         return modules.initial(jax.random.key(0), d, c, like.dtype), causal
 
+    def descend(module: Any, X: Any, T: Any, rate: float) -> Any:
+        parameters, found = modules.descend(module[0], X, T, rate)
+        return (parameters, module[1]), found
+
     return Form(
         "dict",
         make,
         lambda module, weights: (modules.checked(module[0], weights), module[1]),
         lambda module, X: modules.self_attention(module[0], X, module[1]),
         lambda module, X, dC: modules.gradients(module[0], X, dC, module[1]),
+        descend,
         lambda module: module[0],
     )
 
@@ -78,9 +83,12 @@ def _flax() -> Form:
         modules.load(module, weights)
         return module
 
+    def descend(module: Any, X: Any, T: Any, rate: float) -> Any:
+        return module, modules.descend(module, X, T, rate)
+
     return Form(
         *("flax.nnx.Linear", make, load, lambda module, X: module(X)),
-        *(modules.gradients, modules.checkpoint),
+        *(modules.gradients, descend, modules.checkpoint),
     )
 
 
@@ -97,7 +105,7 @@ def _equinox() -> Form:
 
     return Form(
         *("equinox.nn.Linear", make, modules.loaded, lambda module, X: module(X)),
-        *(modules.gradients, modules.checkpoint),
+        *(modules.gradients, modules.descend, modules.checkpoint),
     )
 
 

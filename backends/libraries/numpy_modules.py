@@ -41,10 +41,13 @@ def form(mode: str) -> Form:
         modules.load(module, weights)
         return module
 
+    def descend(module: Any, X: Any, T: Any, rate: float) -> Any:
+        return module, modules.descend(module, X, T, rate)
+
     name = "LinearSelfAttention" if mode == "linear" else "SelfAttention"
     return Form(
         *(name, make, load, lambda module, X: module.forward(X)),
-        *(modules.gradients, modules.checkpoint, modules.turned),
+        *(modules.gradients, descend, modules.checkpoint, modules.turned),
     )
 
 

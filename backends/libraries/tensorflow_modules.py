@@ -51,9 +51,12 @@ def form(mode: str) -> Form:
         modules.load(module, weights)
         return module
 
+    def descend(module: Any, X: Any, T: Any, rate: float) -> Any:
+        return module, modules.descend(module, X, T, rate)
+
     return Form(
         *("keras.layers.Dense" if mode == "linear" else "tf.Variable", make, load),
-        *(lambda module, X: module(X), modules.gradients, modules.checkpoint),
+        *(lambda module, X: module(X), modules.gradients, descend, modules.checkpoint),
         tf.linalg.matrix_transpose,
     )
 

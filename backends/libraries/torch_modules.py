@@ -52,12 +52,16 @@ def form(mode: str) -> Form:
         modules.load(module, weights)
         return module
 
+    def descend(module: Any, X: Any, T: Any, rate: float) -> Any:
+        return module, modules.descend(module, X, T, rate)
+
     return Form(
         "LinearSelfAttention" if mode == "linear" else "SelfAttention",
         make,
         load,
         lambda module, X: module(X),
         modules.gradients,
+        descend,
         modules.checkpoint,
     )
 
