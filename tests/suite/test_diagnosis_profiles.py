@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from qkvac.api import check
-from qkvac.diagnosis import Sample, diagnose
+from qkvac.diagnosis import diagnose
 from qkvac.evidence import FAILING, PASSING, explain
 from qkvac.invariants import in_common
 from qkvac.ports import FUNCTIONS
+from qkvac.samples import Sample
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import cases
 from qkvac.spec.verdict import Question, judge

@@ -11,7 +11,7 @@ import pytest
 
 from qkvac import diagnosis, evidence, precision
 from qkvac.api import check
-from qkvac.diagnosis import Sample
+from qkvac.samples import Sample
 from qkvac.tests.suite.diagnosing import DOUBLE, ORDER, OUTSIDE, SHIFT, SUM, Array
 from qkvac.tests.suite.engine_ports import write
 from qkvac.tests.suite.shelf import PORTS

@@ -14,9 +14,9 @@ import pytest
 
 from qkvac.api import check
 from qkvac.cells import Result
-from qkvac.diagnosis import Sample
 from qkvac.failures import blocks
 from qkvac.reproduction import MOST, snippet
+from qkvac.samples import Sample
 from qkvac.spec.attention import PROFILES, Arithmetic
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.faulty import compute
