@@ -170,6 +170,11 @@ def test_the_first_line_is_the_verdict(
     assert ("IDENTICAL: torch/eager@cpu computes" in text) == (status == "passed" and footer)
 
 
+def test_cells_that_were_planned_and_not_run_are_counted(tmp_path: Path) -> None:
+    text = render(archive(tmp_path, [result()], footer=False, cells=12))
+    assert "11 planned cells have no result" in text
+
+
 def test_every_failure_has_its_diagnosis_and_its_command(tmp_path: Path) -> None:
     text = render(archive(tmp_path, [result(), result("A", status=Status.FAILED)]))
     assert "C equals the result with 1/d instead of 1/√c" in text

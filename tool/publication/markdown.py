@@ -116,9 +116,10 @@ def _head(archive: Archive) -> Iterator[str]:
         verdict = "⚠️ unfinished"
     yield f"## qkvac: {verdict}\n"
     if archive.truncated:
+        stopped = sum(report.stopped for report in reports.values())
         yield (
             "> [!WARNING]\n> A run ended early, or a part of it is missing. What follows is "
-            "incomplete and proves nothing.\n"
+            f"incomplete and proves nothing: {stopped} planned cells have no result.\n"
         )
     yield f"**{passed} of {required} cells that were run passed.** {_counts(archive)}\n"
     for environment in archive.environments[:ROWS]:
