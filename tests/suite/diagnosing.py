@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from qkvac.diagnosis import Diagnosis, Sample
+from qkvac.diagnosis import Diagnosis
+from qkvac.samples import Sample
 from qkvac.spec import families
 from qkvac.spec.attention import PROFILES
 from qkvac.spec.case import Case, attention_case
