@@ -26,13 +26,10 @@ from qkvac.backends.adapter import (
     require,
     threads,
 )
-from qkvac.backends.jax_gradients import SUFFIX, gradients
+from qkvac.backends.jax_gradients import with_gradients
 from qkvac.backends.jax_profiles import FUNCTIONS as FORWARD
 
-FUNCTIONS: Final[Functions] = {
-    **FORWARD,
-    **{f"{name}{SUFFIX}": gradients(function) for name, function in FORWARD.items()},
-}
+FUNCTIONS: Final[Functions] = with_gradients(FORWARD)
 
 ARITHMETIC: Final[dict[str, Any]] = {
     "softmax": "reciprocal",

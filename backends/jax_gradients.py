@@ -24,9 +24,7 @@ def gradients(forward: Forward) -> Forward:
     """
     names = inputs_of(forward)
 
-    def found(
-        *arrays: Any, wanted: Sequence[str] | None = None, **keywords: Any
-    ) -> dict[str, Any]:
+    def found(*arrays: Any, wanted: Sequence[str] | None = None, **keywords: Any) -> dict[str, Any]:
         import jax
 
         *given, cotangent = arrays
@@ -45,8 +43,14 @@ def gradients(forward: Forward) -> Forward:
         (handed,) = pull(cotangent)
         return {"A": weights, **{f"d{name}": handed[name] for name in real}}
 
-    found.__name__ = f"{forward.__name__}{SUFFIX}"
+    found.__name__ = f"{getattr(forward, '__name__', 'function')}{SUFFIX}"
     return found
+
+
+def with_gradients(functions: Mapping[str, Forward]) -> dict[str, Forward]:
+    """Functions by profile, and those of their gradients."""
+    found = {f"{name}{SUFFIX}": gradients(function) for name, function in functions.items()}
+    return {**functions, **found}
 
 
 def inputs_of(forward: Forward) -> tuple[str, ...]:

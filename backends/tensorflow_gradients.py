@@ -53,8 +53,14 @@ def gradients(forward: Forward) -> Forward:
         dense = {f"d{name}": tf.convert_to_tensor(tensor) for name, tensor in handed.items()}
         return {"A": results.get("A"), **dense}
 
-    found.__name__ = f"{forward.__name__}{SUFFIX}"
+    found.__name__ = f"{getattr(forward, '__name__', 'function')}{SUFFIX}"
     return found
+
+
+def with_gradients(functions: Mapping[str, Forward]) -> dict[str, Forward]:
+    """Functions by profile, and those of their gradients."""
+    found = {f"{name}{SUFFIX}": gradients(function) for name, function in functions.items()}
+    return {**functions, **found}
 
 
 def inputs_of(forward: Forward) -> tuple[str, ...]:

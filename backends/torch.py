@@ -32,15 +32,12 @@ from qkvac.backends.adapter import (
     require,
     threads,
 )
-from qkvac.backends.torch_gradients import SUFFIX, gradients, inputs_of, trained
+from qkvac.backends.torch_gradients import SUFFIX, gradients, inputs_of, trained, with_gradients
 from qkvac.backends.torch_profiles import FUNCTIONS as FORWARD
 
 ACCELERATORS = ("cuda", "mps", "xpu")
 
-FUNCTIONS: Final[Functions] = {
-    **FORWARD,
-    **{f"{name}{SUFFIX}": gradients(function) for name, function in FORWARD.items()},
-}
+FUNCTIONS: Final[Functions] = with_gradients(FORWARD)
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch",

@@ -54,8 +54,14 @@ def gradients(
         handed = {f"d{name}": tensor for name, tensor in zip(sources, pulled, strict=True)}
         return {"A": results.get("A"), **handed}
 
-    found.__name__ = f"{forward.__name__}{SUFFIX}"
+    found.__name__ = f"{getattr(forward, '__name__', 'function')}{SUFFIX}"
     return found
+
+
+def with_gradients(functions: Mapping[str, Forward]) -> dict[str, Forward]:
+    """Functions by profile, and those of their gradients."""
+    found = {f"{name}{SUFFIX}": gradients(function) for name, function in functions.items()}
+    return {**functions, **found}
 
 
 def inputs_of(forward: Forward) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from qkvac.backends.adapter import Library, choose, installed, require
 from qkvac.backends.jax import Jax, Jit, devices, environment
+from qkvac.backends.jax_gradients import with_gradients
 
 __all__ = ["FUNCTIONS", "QKVAC", "devices", "environment", "open", "unavailable", "versions"]
 
@@ -20,7 +21,7 @@ QKVAC: Final[dict[str, Any]] = {
     "shapes": {"eager": "some", "jit": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
-    "profiles": ("multi_head_attention",),
+    "profiles": ("multi_head_attention", "multi_head_attention_gradients"),
     "supports": ("batches", "empty", "layouts"),
     "deterministic": True,
     "arithmetic": {"softmax": "fused", "flushes": True},
@@ -73,7 +74,7 @@ def layer(Wq: Any, Wk: Any, Wv: Any, Wo: Any, heads: int) -> Any:
     )
 
 
-FUNCTIONS: Final = {"multi_head_attention": multi_head_attention}
+FUNCTIONS: Final = with_gradients({"multi_head_attention": multi_head_attention})
 
 
 def open(mode: str = "eager", device: str = "cpu") -> Jax:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from qkvac.backends.adapter import Library, UnavailableError, choose, require
 from qkvac.backends.jax import Jax, Jit, devices, environment, versions
+from qkvac.backends.jax_gradients import with_gradients
 
 __all__ = ["FUNCTIONS", "QKVAC", "devices", "environment", "open", "unavailable", "versions"]
 
@@ -20,7 +21,7 @@ QKVAC: Final[dict[str, Any]] = {
     "shapes": {"eager": "some", "jit": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
-    "profiles": ("scaled_dot_product_attention",),
+    "profiles": ("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),
     "supports": ("cross_length", "empty", "grouped_heads", "layouts", "masks", "scale"),
     "deterministic": True,
     "arithmetic": {"softmax": "fused", "flushes": True},
@@ -47,7 +48,7 @@ def scaled_dot_product_attention(
     return {"C": C.swapaxes(-2, -3)}
 
 
-FUNCTIONS: Final = {"scaled_dot_product_attention": scaled_dot_product_attention}
+FUNCTIONS: Final = with_gradients({"scaled_dot_product_attention": scaled_dot_product_attention})
 
 
 def open(mode: str = "eager", device: str = "cpu") -> Jax:

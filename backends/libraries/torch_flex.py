@@ -15,6 +15,7 @@ from typing import Any, Final
 from qkvac.backends import torch as framework
 from qkvac.backends.adapter import Adapter, UnavailableError, choose, require
 from qkvac.backends.torch_attention import FLEX, WIDE_INSIDE, CompiledTorchLibrary, TorchLibrary
+from qkvac.backends.torch_gradients import SUFFIX, with_gradients
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch-flex",
@@ -23,7 +24,7 @@ QKVAC: Final[dict[str, Any]] = {
     "shapes": {"compile": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
-    "profiles": ("scaled_dot_product_attention",),
+    "profiles": ("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),
     "supports": "all",
     "deterministic": True,
     "arithmetic": {
@@ -118,7 +119,8 @@ class EagerFlex(TorchLibrary):
         # What PyTorch says to set for debugging; else it traces each call anew, for a second.
         module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
         function = partial(scaled_dot_product_attention, module.flex_attention)
-        super().__init__(mode, device, {"scaled_dot_product_attention": function}, (FLEX,))
+        functions = with_gradients({"scaled_dot_product_attention": function})
+        super().__init__(mode, device, functions, (FLEX,))
 
 
 class CompiledFlex(CompiledTorchLibrary):
@@ -130,7 +132,7 @@ class CompiledFlex(CompiledTorchLibrary):
 
         attend = torch.compile(flex_attention, backend=self.compile, fullgraph=True, dynamic=False)
         function = partial(scaled_dot_product_attention, attend)
-        super().__init__(mode, device, {"scaled_dot_product_attention": function})
+        super().__init__(mode, device, with_gradients({"scaled_dot_product_attention": function}))
         self.compiled = dict(self.functions)
 
     def run(
@@ -138,6 +140,8 @@ class CompiledFlex(CompiledTorchLibrary):
     ) -> Mapping[str, Any]:
         import torch
 
+        if profile.endswith(SUFFIX):
+            raise NotImplementedError("its compiled form on the CPU has no backward pass")
         try:
             with torch.no_grad():
                 return super().run(profile, tensors, keywords)

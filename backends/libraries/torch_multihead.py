@@ -7,11 +7,13 @@ no biases, which keeps them off that path.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from qkvac.backends import torch as framework
 from qkvac.backends.adapter import Adapter, choose, require
 from qkvac.backends.torch_attention import FUSED, MATH, NATIVE, SOFTMAX, TorchLibrary
+from qkvac.backends.torch_gradients import with_gradients
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch-multihead",
@@ -19,15 +21,17 @@ QKVAC: Final[dict[str, Any]] = {
     "modes": ("weights", "fused", "fast"),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
-    "profiles": ("multi_head_attention",),
+    "profiles": ("multi_head_attention", "multi_head_attention_gradients"),
     "supports": ("batches", "empty", "layouts"),
     "deterministic": True,
     "arithmetic": {"softmax": "fused", "flushes": False, "bfloat16": {"flushes": True}},
 }
 
 
-def layer(X: Any, Wq: Any, Wk: Any, Wv: Any, Wo: Any, heads: int, *, bias: bool) -> Any:
-    """The layer for inference; it stores weights as (c, d), the first three in one matrix.
+def layer(
+    X: Any, Wq: Any, Wk: Any, Wv: Any, Wo: Any, heads: int, *, bias: bool
+) -> Callable[..., Any]:
+    """The layer without dropout; it holds weights as (c, d), the first three in one matrix.
 
     Raises NotImplementedError where the widths differ.
     """
@@ -39,9 +43,15 @@ def layer(X: Any, Wq: Any, Wk: Any, Wv: Any, Wo: Any, heads: int, *, bias: bool)
     made = torch.nn.MultiheadAttention(
         width, heads, bias=bias, batch_first=True, device=X.device, dtype=X.dtype
     )
-    made.in_proj_weight.copy_(torch.cat([Wq.mT, Wk.mT, Wv.mT]))
-    made.out_proj.weight.copy_(Wo.mT)
-    return made.eval()
+    parameters = {
+        "in_proj_weight": torch.cat([Wq.mT, Wk.mT, Wv.mT]),
+        "out_proj.weight": Wo.mT.contiguous(),
+    }
+
+    def call(*tensors: Any, **keywords: Any) -> Any:
+        return torch.func.functional_call(made.eval(), parameters, tensors, keywords)
+
+    return call
 
 
 def weights(
@@ -79,6 +89,10 @@ def fast(
     X: Any, Wq: Any, Wk: Any, Wv: Any, Wo: Any, *, heads: int, causal: bool = False
 ) -> dict[str, Any]:
     """A and Y; the layer takes tokens with one batch axis here, and a boolean mask."""
+    import torch
+
+    if torch.is_grad_enabled():
+        raise NotImplementedError("the fast path has no gradients")
     if heads % 2:
         raise NotImplementedError("the fast path needs an even number of heads")
     tokens = X.flatten(0, -3) if X.dim() > 2 else X[None]
@@ -124,4 +138,5 @@ def open(mode: str = "weights", device: str = "cpu") -> Adapter:
     """The adapter. Raises ModeError and DeviceError."""
     require(mode, QKVAC["modes"])
     choose(device, devices())
-    return TorchLibrary(mode, device, {"multi_head_attention": FUNCTIONS[mode]}, DISPATCHED[mode])
+    functions = with_gradients({"multi_head_attention": FUNCTIONS[mode]})
+    return TorchLibrary(mode, device, functions, DISPATCHED[mode])

@@ -22,6 +22,7 @@ from qkvac.backends.torch_attention import (
     CompiledTorchLibrary,
     TorchLibrary,
 )
+from qkvac.backends.torch_gradients import with_gradients
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch-sdpa",
@@ -30,7 +31,7 @@ QKVAC: Final[dict[str, Any]] = {
     "shapes": {"compile": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
-    "profiles": ("scaled_dot_product_attention",),
+    "profiles": ("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),
     "supports": "all",
     "deterministic": True,
     "arithmetic": {
@@ -74,8 +75,8 @@ def with_four_axes(
     return {"C": C.reshape(*leading, *C.shape[-3:])}
 
 
-FUNCTIONS: Final = {"scaled_dot_product_attention": scaled_dot_product_attention}
-FOUR_AXES: Final = {"scaled_dot_product_attention": with_four_axes}
+FUNCTIONS: Final = with_gradients({"scaled_dot_product_attention": scaled_dot_product_attention})
+FOUR_AXES: Final = with_gradients({"scaled_dot_product_attention": with_four_axes})
 
 environment = framework.environment
 unavailable = framework.unavailable
