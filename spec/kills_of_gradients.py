@@ -73,6 +73,7 @@ LAYER: Final[Mapping[str, tuple[str, ...]]] = {
     "cotangent-of-next-token": ("dWq B",),
     "backward-weights-bfloat16": ("dWv B",),
     "softmax-gradient-bfloat16": ("dWq B",),
+    "softmax-gradient-float16": ("dWq B",),
     "weights-gradient-bfloat16": ("dX B",),
     "weights-gradient-float16": ("dWk B",),
     "scores-gradient-bfloat16": ("dX B",),

@@ -16,6 +16,11 @@ NARROW: Final = (
         *("logits-gradient", "bfloat16(A) * (dA - sum(bfloat16(A) * dA, keys))"),
     ),
     poor(
+        *("softmax-gradient-float16", "weights and their gradient rounded to float16"),
+        "logits-gradient",
+        "float16(A) * (float16(dA) - sum(float16(A) * float16(dA), keys))",
+    ),
+    poor(
         *("weights-gradient-bfloat16", "dA computed from bfloat16 factors"),
         *("weights-gradient", "bfloat16(g) @ bfloat16(v).T"),
     ),
