@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
@@ -59,6 +59,8 @@ class Engine:
         self.deviations = Deviations.load(self.options.deviations)
         self.starts = dict[str, int]()
         """Processes that were started, by subject id."""
+        self.settings = dict[str, Mapping[str, str]]()
+        """What subjects said of their code paths and precision settings, by id."""
         self.evidence = Evidence(self.options)
         """Answers that a diagnosis is made from."""
         self.warnings = list[str]()
@@ -148,12 +150,18 @@ class Engine:
             return command
         return Runner(entry, self.options, ready if isinstance(ready, Worker) else None)
 
+    def end(self, id: str, runner: AnyRunner) -> None:
+        """Ends what ran a subject, and keeps what it said of itself."""
+        self.starts[id] = runner.starts
+        if isinstance(runner, Runner) and runner.settings:
+            self.settings[id] = runner.settings
+        runner.close()
+
     def close(self) -> None:
         """Ends all processes."""
         if self._runner is not None:
             entry, runner = self._runner
-            self.starts[entry.subject.id] = runner.starts
-            runner.close()
+            self.end(entry.subject.id, runner)
             self._runner = None
         for process in self._ready.values():
             process.close()
@@ -178,8 +186,7 @@ class Engine:
         if self._runner is None or self._runner[0] is not entry:
             if self._runner is not None:
                 before, runner = self._runner
-                self.starts[before.subject.id] = runner.starts
-                runner.close()
+                self.end(before.subject.id, runner)
             self._runner = entry, self.runner(entry)
         return self._runner[1]
 
@@ -272,8 +279,7 @@ class _Run:
                 self._done.put(error)
                 return
             finally:
-                self._engine.starts[id] = runner.starts
-                runner.close()
+                self._engine.end(id, runner)
 
     def _put(self, job: Job, answer: Answer) -> None:
         task = _task(job, answer)

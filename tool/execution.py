@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +82,7 @@ def execute(engine: Engine, record: Path | None = None, watch: Watch | None = No
     report = summarise(engine, results, time.monotonic() - started)
     if recorder is not None:
         complete = len(results) == len(engine.cells) and not trouble
-        trouble += end_record(recorder, report if complete else None)
+        trouble += end_record(recorder, report if complete else None, engine.settings)
     return Execution(report, interrupted, trouble[0] if trouble else "")
 
 
@@ -129,8 +129,13 @@ def begin_record(engine: Engine, path: Path) -> Recorder:
     return Recorder(path, describe(engine.roster.entries, options), run)
 
 
-def end_record(recorder: Recorder, report: Report | None) -> list[str]:
-    """Closes the record, with a footer if the run is complete; what went wrong, if anything."""
+def end_record(
+    recorder: Recorder, report: Report | None, settings: Mapping[str, Mapping[str, str]]
+) -> list[str]:
+    """Closes the record, with a footer if the run is complete; what went wrong, if anything.
+
+    `settings` are what subjects said of themselves, by id.
+    """
     if report is None:
         recorder.close()
         return []
@@ -140,6 +145,7 @@ def end_record(recorder: Recorder, report: Report | None) -> list[str]:
         "cells": len(report.results),
         "seconds": round(report.seconds, 3),
         "warnings": list(report.warnings),
+        "settings": {id: dict(told) for id, told in sorted(settings.items())},
     }
     try:
         recorder.finish(footer)

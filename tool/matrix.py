@@ -272,6 +272,7 @@ class Matrix:
             self._engine.close()
             own = {
                 "starts": self._engine.starts,
+                "settings": dict(self._engine.settings),
                 "not_exercised": [d.source for d in self._engine.deviations.not_exercised],
                 "warnings": self._engine.warnings,
             }
@@ -325,7 +326,9 @@ class Matrix:
         if self._recorder is not None:
             ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
             cut = session.shouldstop or session.shouldfail or self._trouble
-            self._trouble += end_record(self._recorder, self.report if ended and not cut else None)
+            settings = {id: told for own in self._outputs for id, told in own["settings"].items()}
+            report = self.report if ended and not cut else None
+            self._trouble += end_record(self._recorder, report, settings)
 
 
 def to_property(result: Result) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -43,6 +44,8 @@ class Runner:
         self._silent = 0
         self._refusal: Outcome | None = None
         self._closed = False
+        self.settings: Mapping[str, str] = {}
+        """What the process says of its code paths and precision settings, once it is asked."""
 
     @property
     def starts(self) -> int:
@@ -93,7 +96,8 @@ class Runner:
     def _obstacle(self) -> Outcome | None:
         """Why no call can be made, as the outcome of all that are left."""
         try:
-            self.process.hello()
+            found = self.process.hello().environment.get("backend")
+            self.settings = _told(found) if isinstance(found, Mapping) else {}
         except BackendError as error:
             return Outcome(error.status, str(error), error.traceback)
         except PortError as error:
@@ -139,3 +143,15 @@ class Runner:
                 self._refusal = Outcome("skipped", "port unresponsive")
         else:
             self._silent = 0
+
+
+def _told(found: Mapping[str, Any], path: str = "") -> dict[str, str]:
+    """Settings as text, by name; what is not set is left out."""
+    told = dict[str, str]()
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            told |= _told(value, f"{path}{name}.")
+        elif value not in (None, "", []):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            told[f"{path}{name}"] = text
+    return told

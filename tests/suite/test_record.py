@@ -278,3 +278,13 @@ def test_accelerators_are_asked_for_only_where_one_is_used(
     assert found["cpu"]["accelerators"] == []
     assert found["cuda:0"]["accelerators"] == ["A Card, 570.1", "B Card, 570.1"]
     assert identity(found["cpu"]) != identity(found["cuda:0"])
+
+
+def test_a_footer_says_what_adapters_told_of_their_settings(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    selection = Selection(backends=("numpy/eager",), cases=(f"attention/{SMALL}",))
+    execute(Engine(selection, Options(cache=False)), path)
+    footer = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+    told = footer["settings"]["numpy/eager@cpu"]
+    assert told["blas"]
+    assert told["threads.OMP_NUM_THREADS"] == "1"

@@ -262,7 +262,13 @@ def _drift_rows(found: Drift) -> Iterator[list[str]]:
 def _environments(archive: Archive) -> Iterator[str]:
     several = len(archive.environments) > 1
     for number, environment in enumerate(archive.environments[:ROWS], 1):
-        rows = [[code(name), code(value)] for name, value in _facts(environment)]
+        settings = archive.footers.get(environment.id, {}).get("settings", {})
+        told = [
+            (f"{subject} {name}", value)
+            for subject, own in settings.items()
+            for name, value in own.items()
+        ]
+        rows = [[code(name), code(value)] for name, value in (*_facts(environment), *told)]
         title = f"Environment E{number}" if several else "Environment"
         yield _folded(title, table(["", ""], rows))
 

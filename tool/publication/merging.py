@@ -223,4 +223,9 @@ def _footer(
         "cells": len(lines),
         "seconds": round(sum(float(footer["seconds"]) for footer in footers), 3),
         "warnings": _union(footer.get("warnings", []) for footer in footers),
+        "settings": dict(pair for footer in footers for pair in _settings(footer)),
     }
+
+
+def _settings(footer: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(footer.get("settings", {}).items())
