@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from qkvac.declaration import SUPPORTS
 from qkvac.publication.runs import Row
-from qkvac.publication.texts import visible
 from qkvac.spec.attention import CONVENTIONS, Arithmetic
 
 
@@ -52,7 +51,7 @@ def _declared(row: Row) -> Declared:
     choices = []
     for name, convention in CONVENTIONS.items():
         value = str(declaration.conventions.get(name, convention.options[0]))
-        choices.append(Choice(visible(value), value != convention.options[0]))
+        choices.append(Choice(value, value != convention.options[0]))
     present = {result.cell.dtype for result in row.results}
     models = dict[str, list[str]]()
     for dtype in row.entry.dtypes:
@@ -61,7 +60,7 @@ def _declared(row: Row) -> Declared:
     supports = sorted(declaration.supports)
     return Declared(
         tuple(choices),
-        tuple((", ".join(dtypes), visible(model)) for model, dtypes in models.items()),
+        tuple((", ".join(dtypes), model) for model, dtypes in models.items()),
         "all inputs" if len(supports) == len(SUPPORTS) else ", ".join(supports) or "plain inputs",
     )
 

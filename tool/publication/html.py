@@ -1,9 +1,9 @@
 """A conformance report as one HTML file, which needs nothing besides itself.
 
-Everything of the record goes through the template's escaping, or into compressed data that the
-page's own script shows as text. The page's policy allows this script and this style sheet by
-their digests and nothing else, so that no text of a record could run or load anything even if it
-became markup.
+Everything of the record goes through the template's escaping, which also shows characters that
+would hide, or into compressed data that the page's own script shows as text. The page's policy
+allows this script and this style sheet by their digests and nothing else, so that no text of a
+record could run or load anything even if it became markup.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def policy(style: str, script: str) -> str:
 
 def cells(**filters: str) -> str:
     """A link to the cells that have these values."""
-    return "#" + "&".join(f"{name}={quote(value, SAFE)}" for name, value in filters.items())
+    shown = {name: quote(visible(value), SAFE) for name, value in filters.items()}
+    return "#" + "&".join(f"{name}={value}" for name, value in shown.items())
 
 
 def cell(run: Run, result: Result, merged: bool) -> str:
@@ -76,17 +77,25 @@ def cell(run: Run, result: Result, merged: bool) -> str:
 
 def _template() -> Any:
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
         "count": lambda value: f"{value:,}",
         "number": number,
         "markup": Markup,
-        "visible": visible,
         "plural": lambda count, word: f"{count:,} {word}{'' if count == 1 else 's'}",
     }
     environment.globals |= {"cells": cells, "cell": cell, "moved": moved}
     return environment.from_string(_file("page.html.j2"))
+
+
+def _shown(value: Any) -> Any:
+    """What the template puts out: no text of a record with characters that hide."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _file(name: str) -> str:

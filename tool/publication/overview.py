@@ -11,7 +11,7 @@ from qkvac.cells import Result, Status
 from qkvac.declaration import DTYPES
 from qkvac.publication.marks import FAILED, KNOWN, OPEN, PLAIN, score
 from qkvac.publication.runs import FEATURES, Run, differing, facts, title
-from qkvac.publication.texts import listed, visible
+from qkvac.publication.texts import listed
 from qkvac.report import FAILED as BAD
 from qkvac.report import NOT_RUN, PASSED
 from qkvac.tables import GRADES
@@ -84,7 +84,7 @@ def verdict(runs: Sequence[Run]) -> Verdict:
     kind = _kind(runs)
     word = {"pass": "Conforms", "fail": "Does not conform", "open": "Not decided"}[kind]
     return Verdict(
-        kind, word, visible(_sentence(runs)), passed, required, _counts(results), _not_run(results)
+        kind, word, _sentence(runs), passed, required, _counts(results), _not_run(results)
     )
 
 
@@ -151,7 +151,7 @@ def places(runs: Sequence[Run]) -> tuple[Place, ...]:
             quantities = dict.fromkeys(result.cell.quantity for result in group)
             place = Place(
                 run.label,
-                visible(subject),
+                subject,
                 profile,
                 ", ".join(dtype for dtype in DTYPES if dtype in dtypes),
                 ", ".join(quantities),
@@ -167,7 +167,7 @@ def why(group: Sequence[Result]) -> str:
     texts = Counter(r.diagnosis or r.reason or r.clause or r.grade or r.status for r in group)
     (text, _), *others = texts.most_common()
     more = f" (and {len(others)} more)" if others else ""
-    return visible(f"{text}{more}")
+    return f"{text}{more}"
 
 
 def backgrounds(runs: Sequence[Run]) -> tuple[Background, ...]:
@@ -181,7 +181,7 @@ def backgrounds(runs: Sequence[Run]) -> tuple[Background, ...]:
                 run.label,
                 title(run, other),
                 run.id,
-                visible(str(run.environment.header["started"])),
+                str(run.environment.header["started"]),
                 tuple((n, v, n in other) for n, v in known.items() if n != FEATURES),
                 known.get(FEATURES, ""),
                 verdict([run]),

@@ -375,7 +375,7 @@ function text(value) {
 
 function copyable(id, label, content) {
   return element("div", { class: "copyable" },
-    element("pre", { id, tabindex: "0", role: "region", "aria-label": label }, content),
+    element("pre", { id, tabindex: "0", role: "group", "aria-label": label }, content),
     element("button", { type: "button", class: "copy", "data-copy": id }, "Copy", element("span", { class: "sr" }, ` ${label}`)));
 }
 
@@ -431,11 +431,11 @@ reveal();
 
 load().then((data) => {
   const explorer = new Explorer(data);
+  $("unscripted").hidden = true;
   $("explorer").hidden = false;
   explorer.show();
   explorer.follow();
   document.documentElement.dataset.ready = "";
 }).catch((error) => {
-  $("trouble").textContent = `The table of all cells cannot be shown (${error.message}); a current browser can.`;
-  $("trouble").hidden = false;
+  $("unscripted").textContent = `The table of all cells cannot be shown (${error.message}); a current browser can.`;
 });

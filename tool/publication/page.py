@@ -13,7 +13,6 @@ from qkvac.publication.overview import Background, Place, Verdict, backgrounds, 
 from qkvac.publication.runs import FEATURES, Row, Run, rows, runs
 from qkvac.publication.strips import Chart, charts
 from qkvac.publication.surroundings import Move
-from qkvac.publication.texts import visible
 from qkvac.publication.troubles import Absence, Known, Trouble, absences, known, troubles
 from qkvac.spec import mathml
 from qkvac.spec.attention import DECLARED, SPEC_VERSION
@@ -105,7 +104,7 @@ def texts(profile: str) -> tuple[Text, ...]:
 
 def moved(drift: Drift) -> tuple[str, ...]:
     """What moved between two versions; of a processor's many features how many."""
-    return tuple(visible(_moved(move)) for move in drift.moves)
+    return tuple(map(_moved, drift.moves))
 
 
 def _moved(move: Move) -> str:
@@ -132,4 +131,4 @@ def notes(runs: tuple[Run, ...]) -> tuple[str, ...]:
                 f"{prefix}left out in this tier: {left_out} cases of modes that prepare for every "
                 "shape; --tier full runs them"
             )
-    return tuple(map(visible, dict.fromkeys(found)))
+    return tuple(dict.fromkeys(found))

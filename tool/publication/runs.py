@@ -15,7 +15,6 @@ from qkvac.cells import Result
 from qkvac.publication import surroundings
 from qkvac.publication.archive import Archive, Environment
 from qkvac.publication.marks import Mark, mark
-from qkvac.publication.texts import visible
 from qkvac.report import Report
 from qkvac.roster import Entry
 
@@ -74,7 +73,7 @@ class Row:
     def versions(self) -> str:
         """What was tested: `torch 2.13.0`, or the version that a port declares."""
         found = {name: version for name, version in self.entry.versions.items() if version}
-        return visible(", ".join(f"{name} {version}" for name, version in found.items()))
+        return ", ".join(f"{name} {version}" for name, version in found.items())
 
     @property
     def mark(self) -> Mark:
@@ -108,7 +107,7 @@ def rows(runs: Sequence[Run]) -> tuple[Row, ...]:
     subjects = {result.cell.subject for run in runs for result in run.results}
     names = {s.id: s.name if {t.device for t in subjects} == {"cpu"} else s.id for s in subjects}
     return tuple(
-        Row(run, run.entry(id), visible(names[id]), tuple(results))
+        Row(run, run.entry(id), names[id], tuple(results))
         for id, by_run in found.items()
         for run, results in by_run.items()
     )
@@ -116,8 +115,7 @@ def rows(runs: Sequence[Run]) -> tuple[Row, ...]:
 
 def facts(run: Run) -> dict[str, str]:
     """Everything that two environments may differ in, by name."""
-    known = surroundings.facts(run.environment)
-    return {visible(name): visible(value) for name, value in known.items()}
+    return surroundings.facts(run.environment)
 
 
 def differing(runs: Sequence[Run]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from qkvac.declaration import DTYPES
 from qkvac.failures import command, groups, telling, what, worst
 from qkvac.publication.runs import Run
 from qkvac.publication.strips import family_of
-from qkvac.publication.texts import listed, parted, visible
+from qkvac.publication.texts import listed, parted
 from qkvac.report import NOT_RUN
 
 LISTED: Final = 60
@@ -32,7 +32,7 @@ class Instance:
     @property
     def where(self) -> str:
         """Its worst entry, or what was wrong before there was one."""
-        return visible(worst(self.result) or self.result.reason or "")
+        return worst(self.result) or self.result.reason or ""
 
     @property
     def why(self) -> str:
@@ -93,12 +93,12 @@ def _trouble(number: int, run: Run, group: Sequence[Result]) -> Trouble:
     first = telling(group)
     instances = [Instance(run, result) for result in group]
     judged = first.status == Status.FAILED
-    detail = visible(first.detail or "")
+    detail = first.detail or ""
     return Trouble(
         f"failure-{number}",
         Instance(run, first),
         what(first),
-        visible(first.diagnosis or ""),
+        first.diagnosis or "",
         again(first),
         detail if judged else "",
         "" if judged else detail,
@@ -110,7 +110,7 @@ def _trouble(number: int, run: Run, group: Sequence[Result]) -> Trouble:
 def again(result: Result) -> str:
     """The command that runs the case again; "" where a record names a port that cannot be."""
     try:
-        return visible(command(result))
+        return command(result)
     except ValueError:
         return ""
 
@@ -123,9 +123,9 @@ def known(runs: Sequence[Run]) -> tuple[Known, ...]:
             found.setdefault(result.reason or "", []).append((run, result))
     entries = [
         Known(
-            *map(visible, parted(reason)),
+            *parted(reason),
             listed(_names(run.label for run, _ in pairs)),
-            ", ".join(_names(visible(r.cell.subject.id) for _, r in pairs)),
+            ", ".join(_names(r.cell.subject.id for _, r in pairs)),
             ", ".join(_names(r.cell.profile for _, r in pairs)),
             ", ".join(d for d in DTYPES if any(r.cell.dtype == d for _, r in pairs)),
             ", ".join(_names(r.cell.quantity for _, r in pairs)),
@@ -149,9 +149,9 @@ def absences(runs: Sequence[Run]) -> tuple[Absence, ...]:
         order[status] += len(pairs)
         absence = Absence(
             status,
-            visible(reason),
+            reason,
             listed(_names(run.label for run, _ in pairs)),
-            ", ".join(_names(visible(r.cell.subject.id) for _, r in pairs)),
+            ", ".join(_names(r.cell.subject.id for _, r in pairs)),
             ", ".join(_names(r.cell.profile for _, r in pairs)),
             len(pairs),
         )
