@@ -5,99 +5,38 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import signal
 import subprocess
 import sys
-import textwrap
-import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-import qkvac.worker
 from qkvac import fpenv
-from qkvac.packages import adapter
 from qkvac.process import (
-    BackendError,
-    Outcome,
     PortError,
     Target,
     Worker,
     WorkerCrash,
     WorkerTimeout,
-    default_memory,
 )
-from qkvac.protocol import Message
-from qkvac.tests.suite.hostile import HARMLESS, HOSTILE, MARK, PRELUDE, bad, marked
-from qkvac.worker import BACKENDS, Server, plain
+from qkvac.tests.suite.hostile import HARMLESS, HOSTILE, bad
+from qkvac.tests.suite.workers import Ports, arrays, ask, closing
+from qkvac.worker import BACKENDS
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="workers need POSIX")
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 
-def arrays(n: int, dtype: Any = "f4") -> dict[str, np.ndarray[Any, Any]]:
-    draw = np.random.default_rng(n).standard_normal
-    return {
-        "X": draw((n, 5)).astype(dtype),
-        **{name: draw((5, 3)).astype(dtype) for name in ("Wq", "Wk", "Wv")},
-    }
-
-
-class Ports:
-    """Writes ports to files and gives workers for them, which all carry one mark."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.mark = uuid.uuid4().hex
-        self.workers: list[Worker] = []
-
-    def __call__(self, body: str, **options: Any) -> Worker:
-        """A worker for a port of which `attention` is `good` unless `body` says otherwise."""
-        path = self.folder / f"port{len(self.workers)}.py"
-        path.write_text(PRELUDE + textwrap.dedent(body), encoding="utf-8")
-        environment = {MARK: self.mark, **options.pop("environment", {})}
-        self.workers.append(
-            Worker(
-                Target(port=str(path)),
-                **{"timeout": 20.0, "memory": 4 << 30, **options},
-                environment=environment,
-            )
-        )
-        return self.workers[-1]
-
-
-def test_an_interrupt_ends_the_call_that_waits_and_refuses_later_ones(ports: Ports) -> None:
-    worker = ports("def attention(*arrays): time.sleep(60)")
-    worker.hello()
-    killer = threading.Timer(0.3, worker.interrupt)
-    started = time.monotonic()
-    killer.start()
-    assert worker.call("attention", arrays(4)).status == "crash"
-    assert time.monotonic() - started < 15
-    again = worker.call("attention", arrays(4))
-    assert (again.status, again.reason) == ("crash", "the run was ended")
-
-
 @pytest.fixture
 def ports(tmp_path: Path) -> Iterator[Ports]:
-    made = Ports(tmp_path)
-    yield made
-    for worker in made.workers:
-        worker.close()
-    if sys.platform == "linux":
-        assert not marked(made.mark), "something is left running"
-
-
-def ask(worker: Worker, n: int, **options: Any) -> Outcome:
-    return worker.call("attention", arrays(n), dtype="float32", **options)
+    with closing(tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -333,218 +272,7 @@ def test_a_framework_loads_alone_and_within_the_limits(name: str) -> None:
         assert ask(worker, 4).ok
 
 
-def test_a_closed_worker_starts_again(ports: Ports) -> None:
-    worker = ports("attention = good")
-    with worker:
-        pid = worker.hello().environment["pid"]
-    worker.close()
-    assert ask(worker, 4).ok
-    assert worker.hello().environment["pid"] != pid
-    assert worker.starts == 2
-
-
-def test_an_interrupted_wait_leaves_nothing(ports: Ports) -> None:
-    worker = ports(bad("time.sleep(60)"))
-    worker.hello()
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            ask(worker, 1)
-    finally:
-        signal.signal(signal.SIGALRM, previous)
-    if sys.platform == "linux":
-        assert not marked(ports.mark)
-    assert ask(worker, 4).ok
-
-
-HOST = """
-import sys
-from qkvac.process import Target, Worker
-import numpy as np
-worker = Worker(Target(port={port!r}), environment={{{mark_name!r}: {mark!r}}})
-print(worker.hello().environment["pid"], flush=True)
-X, W = np.ones((1, 5), "f4"), np.ones((5, 3), "f4")
-{then}
-"""
-
-
-@LINUX
-@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
-def test_workers_die_with_a_killed_judge(ports: Ports, busy: bool) -> None:
-    port = ports(bad("subprocess.Popen(['sleep', '60'])\nwhile True: pass"))
-    call = 'worker.call("attention", {"X": X, "Wq": W, "Wk": W, "Wv": W})'
-    source = HOST.format(
-        port=port.target.port,
-        mark_name=MARK,
-        mark=ports.mark,
-        then=call if busy else "import time; time.sleep(60)",
-    )
-    host = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
-    assert host.stdout is not None
-    assert int(host.stdout.readline()) > 0
-    time.sleep(0.5)
-    assert len(marked(ports.mark)) == (2 if busy else 1)
-    host.kill()
-    host.wait()
-    host.stdout.close()
-    deadline = time.monotonic() + 5
-    while marked(ports.mark) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not marked(ports.mark)
-
-
-def test_workers_end_when_the_judge_exits(ports: Ports) -> None:
-    port = ports("attention = good\nthreading.Thread(target=time.sleep, args=(60,)).start()")
-    source = HOST.format(port=port.target.port, mark_name=MARK, mark=ports.mark, then="")
-    start = time.monotonic()
-    subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.DEVNULL)
-    assert time.monotonic() - start < 10
-
-
-def test_a_forked_judge_does_not_end_the_worker(ports: Ports) -> None:
-    worker = ports("attention = good")
-    worker.hello()
-    child = os.fork()
-    if child == 0:
-        worker.close()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert ask(worker, 4).ok
-    assert worker.starts == 1
-
-
-def test_descriptors_are_given_back(ports: Ports) -> None:
-    worker = ports(bad("os._exit(1)"))
-    ask(worker, 1)
-    before = len(os.listdir("/dev/fd"))
-    for _ in range(3):
-        ask(worker, 1)
-    assert len(os.listdir("/dev/fd")) == before
-
-
-def test_memory_is_limited(ports: Ports) -> None:
-    small = ports(bad("np.ones(1 << 28)"), memory=1 << 30)
-    assert ask(small, 1).reason.startswith("out of memory")
-    assert ask(small, 4).ok
-    assert small.starts == 1
-    assert 0 < default_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def test_a_target_is_one_thing() -> None:
-    with pytest.raises(ValueError, match="either"):
-        Target()
-    with pytest.raises(ValueError, match="either"):
-        Target(backend="numpy", port="a.py")
-
-
 def test_the_judging_process_imports_no_port(ports: Ports) -> None:
     worker = ports("attention = good")
     worker.hello()
     assert Path(str(worker.target.port)).stem not in sys.modules
-
-
-def test_an_adapter_is_called_like_a_port() -> None:
-    with Worker(Target(backend="numpy", mode="eager")) as worker:
-        greeting = worker.hello()
-        assert set(greeting.functions) == set(adapter("numpy").QKVAC["profiles"])
-        assert greeting.declaration["name"] == "numpy"
-        assert "cpu" in greeting.devices
-        assert greeting.versions["numpy"] == np.__version__
-        outcome = ask(worker, 4)
-        assert outcome.outputs.keys() == {"Q", "K", "V", "Ω", "A", "C"}
-        budget = worker.budget("attention", arrays(4))
-        assert budget is not None
-        assert len(budget["contractions"]) == 5
-        assert budget["contractions"][0]["out"] == [4, 3]
-
-
-def test_a_backend_that_cannot_run_says_why() -> None:
-    with Worker(Target(backend="numpy", mode="warp")) as worker:
-        with pytest.raises(BackendError, match="warp"):
-            worker.hello()
-        assert ask(worker, 4).status == "error"
-
-
-class Failing:
-    """An adapter of which every call fails in its own way."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def attention(self, *inputs: Any) -> Any:
-        raise self.error
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A module that this process's workers know as the backend `failing`."""
-    module = SimpleNamespace(QKVAC={})
-    monkeypatch.setitem(sys.modules, "qkvac.backends.failing", module)
-    monkeypatch.setattr(qkvac.worker, "BACKENDS", frozenset())
-    monkeypatch.setenv("QKVAC_MODE", "eager")
-    monkeypatch.setenv("QKVAC_DEVICE", "cpu")
-    return module
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "words"),
-    [
-        pytest.param(NotImplementedError("no float16"), "unsupported", "no float16", id="refuses"),
-        pytest.param(RuntimeError("ran eagerly"), "error", "RuntimeError: ran", id="mode"),
-        pytest.param(RuntimeError("CUDA out of memory."), "error", "out of memory: R", id="memory"),
-    ],
-)
-def test_the_status_of_an_adapters_exception(
-    backend: SimpleNamespace, error: Exception, status: str, words: str
-) -> None:
-    backend.open = lambda mode, device: Failing(error)
-    server = Server()
-    assert server.answer(Message({"op": "hello", "backend": "failing"})).header["ok"]
-    header = server.answer(Message({"op": "call", "profile": "attention"}, arrays(2))).header
-    assert (header["ok"], header["status"]) == (False, status)
-    assert header["reason"].startswith(words)
-
-
-def test_a_framework_that_is_not_installed_is_skipped(backend: SimpleNamespace) -> None:
-    def fail(mode: str, device: str) -> None:
-        raise ModuleNotFoundError("No module named 'frame'")
-
-    backend.open = fail
-    header = Server().answer(Message({"op": "hello", "backend": "failing"})).header
-    assert (header["status"], header["reason"]) == (
-        "skipped",
-        "ModuleNotFoundError: No module named 'frame'",
-    )
-
-
-def test_unknown_requests_are_refused() -> None:
-    assert not Server().answer(Message({"op": "quack"})).header["ok"]
-    assert not Server().answer(Message({"op": ["call"]})).header["ok"]
-
-
-def test_evidence_becomes_plain_values() -> None:
-    value = {
-        "graphs": np.int64(2),
-        3: (np.float32(0.5), {"b", "a"}),
-        "infinite": float("inf"),
-        "device": object,
-    }
-    assert plain(value) == {
-        "graphs": 2,
-        "3": [0.5, ["a", "b"]],
-        "infinite": "inf",
-        "device": "<class 'object'>",
-    }
-    nested: Any = 1
-    for _ in range(50):
-        nested = [nested]
-    assert plain(nested)
-
-
-def test_a_default_environment_has_no_description() -> None:
-    assert fpenv.describe() == ""
