@@ -298,7 +298,7 @@ def test_collecting_starts_nothing_and_imports_no_framework(pytester: pytest.Pyt
     os.environ["PYTHONPATH"] = str(pytester.path)  # pytester restores it
     result = pytester.runpytest_subprocess(
         *("-p", "probe", "-s", "-q", "--collect-only", "--qkvac-device", "cpu"),
-        *("--pyargs", "qkvac.tests.conformance"),
+        *("--qkvac-case", "worked-example/*", "--pyargs", "qkvac.tests.conformance"),
     )
     assert result.ret == 0
     assert any("numpy/eager@cpu-float64-attention/" in line for line in result.outlines)
