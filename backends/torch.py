@@ -32,12 +32,19 @@ from qkvac.backends.adapter import (
     require,
     threads,
 )
-from qkvac.backends.torch_gradients import SUFFIX, gradients, inputs_of, trained, with_gradients
+from qkvac.backends.torch_gradients import (
+    STEPS,
+    SUFFIX,
+    gradients,
+    inputs_of,
+    trained,
+    with_gradients,
+)
 from qkvac.backends.torch_profiles import FUNCTIONS as FORWARD
 
 ACCELERATORS = ("cuda", "mps", "xpu")
 
-FUNCTIONS: Final[Functions] = with_gradients(FORWARD)
+FUNCTIONS: Final[Functions] = with_gradients(FORWARD, STEPS)
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch",

@@ -17,18 +17,21 @@ SUFFIX: Final = "_gradients"
 """What the profile of a function's gradients is called, behind the function's own profile."""
 
 STEPS: Final = ("A", "Ω", "Q", "K", "V")
-"""Intermediates whose gradients are reported too."""
+"""Intermediates of functions that are written out, whose gradients are reported too."""
 
 
 def gradients(
-    forward: Forward, inputs: Sequence[str] = (), backward: Backward | None = None
+    forward: Forward,
+    inputs: Sequence[str] = (),
+    backward: Backward | None = None,
+    steps: Sequence[str] = (),
 ) -> Forward:
     """The function of the gradients of `forward`, by that of the last quantity it returns.
 
     It takes the arguments of `forward` and the cotangent behind the positional ones; `wanted`
     names the only inputs whose gradients are wanted. `inputs`
     names those, by default as the signature of `forward` does; `backward` does what
-    `torch.autograd.grad` does.
+    `torch.autograd.grad` does; `steps` are intermediates that `forward` returns on its way.
     """
     names = tuple(inputs) or inputs_of(forward)
 
@@ -48,7 +51,7 @@ def gradients(
         sources = {
             name: tensor
             for name, tensor in {**results, **arguments}.items()
-            if (name in STEPS or name in arguments) and getattr(tensor, "requires_grad", False)
+            if (name in steps or name in arguments) and getattr(tensor, "requires_grad", False)
         }
         pulled = (backward or torch.autograd.grad)(last, tuple(sources.values()), cotangent)
         handed = {f"d{name}": tensor for name, tensor in zip(sources, pulled, strict=True)}
@@ -58,9 +61,11 @@ def gradients(
     return found
 
 
-def with_gradients(functions: Mapping[str, Forward]) -> dict[str, Forward]:
+def with_gradients(
+    functions: Mapping[str, Forward], steps: Sequence[str] = ()
+) -> dict[str, Forward]:
     """Functions by profile, and those of their gradients."""
-    found = {f"{name}{SUFFIX}": gradients(function) for name, function in functions.items()}
+    found = {f"{name}{SUFFIX}": gradients(f, steps=steps) for name, f in functions.items()}
     return {**functions, **found}
 
 
@@ -85,5 +90,5 @@ def trained(forward: Forward) -> Forward:
         shown = {"A": results["A"].detach()} if "A" in results else {}
         return {**shown, last: results[last]}
 
-    function.__name__ = forward.__name__
+    function.__name__ = getattr(forward, "__name__", "function")
     return function

@@ -132,7 +132,7 @@ class CompiledFlex(CompiledTorchLibrary):
 
         attend = torch.compile(flex_attention, backend=self.compile, fullgraph=True, dynamic=False)
         function = partial(scaled_dot_product_attention, attend)
-        super().__init__(mode, device, with_gradients({"scaled_dot_product_attention": function}))
+        super().__init__(mode, device, {"scaled_dot_product_attention": function})
         self.compiled = dict(self.functions)
 
     def run(

@@ -16,7 +16,7 @@ from qkvac.packages import OWN
 from qkvac.registry import backend
 from qkvac.roster import Entry, survey
 from qkvac.selection import Options, Selection, profiles_with_cases
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import cases
 from qkvac.tests.suite.engine_ports import SMALL, run, write
 from qkvac.usage import UsageError
@@ -155,7 +155,7 @@ def test_every_own_entry_speaks_of_a_backend_and_a_case_of_the_spec() -> None:
                 not known.quantity
                 or any(
                     fnmatch.fnmatchcase(quantity, known.quantity)
-                    for quantity in (*PROFILES[name].quantities, *CHECKS)
+                    for quantity in (*DECLARED[name].quantities, *CHECKS)
                 )
             )
         ]
