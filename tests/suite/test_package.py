@@ -12,13 +12,15 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import qkvac
 
@@ -249,3 +251,32 @@ def test_every_schema_and_data_file_is_well_formed() -> None:
             json.loads(path.read_text(encoding="utf-8"))
         for path in (ROOT / folder).glob("*.toml"):
             tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def lowest(pins: Iterable[str], requirement: Requirement) -> bool:
+    """Whether some pin is the lower bound of a requirement, and none lies below it."""
+    bound = next(s.version for s in requirement.specifier if s.operator == ">=")
+    versions = [
+        Version(pin.version)
+        for other in map(Requirement, pins)
+        if canonicalize_name(other.name) == canonicalize_name(requirement.name)
+        for pin in other.specifier
+    ]
+    exact = [version for version in versions if version in SpecifierSet(f"=={bound}.*")]
+    return bool(exact) and min(versions) >= Version(bound)
+
+
+def test_lower_bounds_are_those_of_the_matrix() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    bounded = [*table["dependencies"]]
+    bounded += [line for name in FRAMEWORKS for line in table["optional-dependencies"][name]]
+    pins = re.findall(
+        r"^ +[\w.]+: ([\w.-]+==[\d.]+)$", (ROOT / "tox.ini").read_text(), re.MULTILINE
+    )
+    assert [line for line in bounded if not lowest(pins, Requirement(line))] == []
+
+
+@pytest.mark.parametrize("line", ["numpy>=1.25", "numpy>=1.27", "ml_dtypes>=0.4", "absent>=1"])
+def test_a_bound_that_no_environment_has_is_found(line: str) -> None:
+    assert lowest(["numpy==1.26.0", "ml_dtypes==0.3.1"], Requirement("numpy>=1.26"))
+    assert not lowest(["numpy==1.26.0", "ml_dtypes==0.3.1"], Requirement(line))
