@@ -21,7 +21,7 @@ QKVAC: Final[dict[str, Any]] = {
     "modes": ("eager",),
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
-    "profiles": ("scaled_dot_product_attention",),
+    "profiles": ("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),
     "supports": (
         *("cross_length", "empty", "grouped_heads", "layouts"),
         *("masks", "scale", "value_width"),
@@ -55,7 +55,29 @@ def scaled_dot_product_attention(
     return {"C": C[0] if Q.ndim == 3 else C}
 
 
-FUNCTIONS: Final = {"scaled_dot_product_attention": scaled_dot_product_attention}
+def scaled_dot_product_attention_gradients(
+    Q: Any, K: Any, V: Any, dC: Any, *, mask: Any = None, **keywords: Any
+) -> dict[str, Any]:
+    """Gradients of Q, K, V and an additive mask by that of C, from `mlx.core.vjp`."""
+    import mlx.core
+
+    additive = mask is not None and mask.dtype != mlx.core.bool_
+    inputs = {"dQ": Q, "dK": K, "dV": V, **({"dmask": mask} if additive else {})}
+
+    def last(*arrays: Any) -> Any:
+        given = dict(zip(inputs, arrays, strict=True))
+        return scaled_dot_product_attention(
+            given["dQ"], given["dK"], given["dV"], mask=given.get("dmask", mask), **keywords
+        )["C"]
+
+    _, handed = mlx.core.vjp(last, [*inputs.values()], [dC])
+    return dict(zip(inputs, handed, strict=True))
+
+
+FUNCTIONS: Final = {
+    "scaled_dot_product_attention": scaled_dot_product_attention,
+    "scaled_dot_product_attention_gradients": scaled_dot_product_attention_gradients,
+}
 
 
 def open(mode: str = "eager", device: str = "cpu") -> Mlx:

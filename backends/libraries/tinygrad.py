@@ -33,7 +33,7 @@ QKVAC: Final[dict[str, Any]] = {
     "shapes": {"clang": "some", "python": "some"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
-    "profiles": ("scaled_dot_product_attention",),
+    "profiles": ("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),
     "supports": ("cross_length", "empty", "grouped_heads", "layouts", "masks", "value_width"),
     "deterministic": True,
     "arithmetic": {"softmax": "reciprocal", "flushes": True},
@@ -64,7 +64,21 @@ def scaled_dot_product_attention(
     }
 
 
-FUNCTIONS: Final = {"scaled_dot_product_attention": scaled_dot_product_attention}
+def scaled_dot_product_attention_gradients(
+    Q: Any, K: Any, V: Any, dC: Any, *, mask: Any = None, **keywords: Any
+) -> dict[str, Any]:
+    """Gradients of Q, K, V and an additive mask by that of C, from `Tensor.gradient`."""
+    inputs = {"dQ": Q, "dK": K, "dV": V}
+    if mask is not None and mask.is_floating_point():
+        inputs["dmask"] = mask
+    C = scaled_dot_product_attention(Q, K, V, mask=mask, **keywords)["C"]
+    return dict(zip(inputs, C.gradient(*inputs.values(), gradient=dC), strict=True))
+
+
+FUNCTIONS: Final = {
+    "scaled_dot_product_attention": scaled_dot_product_attention,
+    "scaled_dot_product_attention_gradients": scaled_dot_product_attention_gradients,
+}
 
 
 def open(mode: str = "python", device: str = "cpu") -> Tinygrad:
