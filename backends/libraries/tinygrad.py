@@ -18,6 +18,7 @@ import numpy as np
 
 from qkvac.backends.adapter import (
     Array,
+    Functions,
     Library,
     ModeError,
     UnavailableError,
@@ -75,7 +76,7 @@ def scaled_dot_product_attention_gradients(
     return dict(zip(inputs, C.gradient(*inputs.values(), gradient=dC), strict=True))
 
 
-FUNCTIONS: Final = {
+FUNCTIONS: Final[Functions] = {
     "scaled_dot_product_attention": scaled_dot_product_attention,
     "scaled_dot_product_attention_gradients": scaled_dot_product_attention_gradients,
 }

@@ -25,6 +25,7 @@ EVERY_MODE = pytest.mark.parametrize(
         pytest.param(name, mode, id=f"{name}/{mode}")
         for name in FRAMEWORKS
         for mode in DECLARATIONS[name]["modes"]
+        if "cpu" in DECLARATIONS[name].get("mode_devices", {}).get(mode, ("cpu",))
     ],
 )
 Keywords = dict[str, Any]
@@ -63,7 +64,7 @@ def _answers(name: str, mode: str, profile: str, calls: list[Any]) -> list[dict[
 
 def places(arrays: list[Array | None], keywords: Keywords) -> Iterator[tuple[str | int, Any]]:
     """What has a gradient: a position or a keyword, and an entry that is finite."""
-    given = {**dict(enumerate(arrays)), **keywords}
+    given: dict[str | int, Any] = {**dict(enumerate(arrays)), **keywords}
     for key, array in given.items():
         if isinstance(array, np.ndarray) and array.dtype.kind == "f":
             yield from ((key, place) for place in np.argwhere(np.isfinite(array)).tolist())
