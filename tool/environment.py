@@ -43,6 +43,15 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 """Distributions that compute for another one, and have versions of their own."""
 
 
+NAMED_LATER: Final = frozenset(
+    {
+        *("AVX512BF16", "BMI", "BMI2", "CX16", "GFNI", "LAHF", "LSX", "LZCNT", "MOVBE", "RVV"),
+        *("SVE", "VAES", "VPCLMULQDQ", "X86_V2", "X86_V3", "X86_V4"),
+    }
+)
+"""Features that only newer releases of NumPy name: without one of them a CPU may have it too."""
+
+
 @cache
 def cpu_features() -> frozenset[str]:
     """Features of the CPU that NumPy knows of, in its spelling: AVX2, AVX512F, …"""

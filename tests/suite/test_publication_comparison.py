@@ -157,6 +157,7 @@ def test_an_error_grew_when_it_lost_more_than_a_bit_and_nears_its_bound(
         ({}, ""),
         ({"python": "3.13.0", "versions": {"torch": "2.14.0"}}, ""),
         ({"threads": 2}, "other threads"),
+        ({"cpu_features": ["AVX2", "FMA3", "X86_V3"]}, ""),
         ({"cpu_features": ["AVX2"]}, "other processor features"),
         ({"cpu": "B"}, "other processor"),
         ({"settings": {"OPENBLAS_CORETYPE": "Haswell"}}, "other settings"),

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 
 from qkvac.cells import FOLDER, Result, Subject
 from qkvac.declaration import DeclarationError
-from qkvac.environment import identity
+from qkvac.environment import NAMED_LATER, identity
 from qkvac.publication.validation import accepts, complaint
 from qkvac.record import FORMAT, entry_from_json, from_json
 from qkvac.report import Report
@@ -43,9 +43,14 @@ class Environment:
 
     @property
     def surroundings(self) -> Mapping[str, Any]:
-        """The machine and its software; the id is a digest of it."""
+        """The machine and its software, of which the id is a digest.
+
+        Of the processor's features those that every NumPy names: one machine is to look the same
+        from all of them.
+        """
         found: Mapping[str, Any] = self.header["environment"]
-        return found
+        features = [name for name in found["cpu_features"] if name not in NAMED_LATER]
+        return {**found, "cpu_features": features}
 
     @property
     def run(self) -> Mapping[str, Any]:
