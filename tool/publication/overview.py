@@ -123,7 +123,7 @@ def _sentence(runs: Sequence[Run]) -> str:
 
 def _counts(results: Sequence[Result]) -> tuple[Count, ...]:
     words = Counter(r.grade or UNGRADED if r.status == Status.PASSED else r.status for r in results)
-    kinds = {
+    kinds: dict[str, str] = {
         **{grade: grade for grade in GRADES},
         UNGRADED: PLAIN,
         Status.KNOWN_DEVIATION: KNOWN,
