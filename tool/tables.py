@@ -67,9 +67,9 @@ def _of_many(
     budget = DETAILS
     if len(found) > 1:
         for gradients, head in ((False, "all dtypes"), (True, "gradients")):
-            those = {p: rs for p, rs in found.items() if bool(DECLARED[p].base) == gradients}
-            if those:
-                yield _matrix(report, head, those, subjects)
+            alike = {p: rs for p, rs in found.items() if bool(DECLARED[p].base) == gradients}
+            if alike:
+                yield _matrix(report, head, alike, subjects)
         legend = ", ".join(f"{SHORT[p]} {p}" for p in dict.fromkeys(map(_forward, found)))
         yield Text(f"{legend}; --profile NAME shows one by quantity and dtype.", style="dim")
     for profile, results in found.items():
