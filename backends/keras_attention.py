@@ -19,8 +19,6 @@ from qkvac.backends.adapter import Functions, Library, ModeError, installed
 MODES: Final = ("ops", "layer", "scores")
 
 PROFILES: Final = ("scaled_dot_product_attention", "multi_head_attention")
-GRADIENTS: Final = f"{PROFILES[0]}_gradients"
-"""Of what needs no weights: those of a layer belong to variables, which the backends differ in."""
 
 
 def declaration(backend: str, **fields: Any) -> dict[str, Any]:
@@ -31,7 +29,7 @@ def declaration(backend: str, **fields: Any) -> dict[str, Any]:
         "modes": MODES,
         "dtypes": ("float64", "float32", "bfloat16", "float16"),
         "devices": ("cpu",),
-        "profiles": (*PROFILES, GRADIENTS),
+        "profiles": PROFILES,
         "supports": "all",
         "deterministic": True,
         # Boolean masks fill with a large negative number, so that a row without keys is a mean.
@@ -220,14 +218,10 @@ class Keras(Library):
     """Keras on one of its backends; it is counted how often its fused function is called."""
 
     backend: str
-    with_gradients: Callable[[Functions], Functions]
-    """What adds to functions those of their gradients, in the backend's own way."""
 
     def __init__(self, mode: str, device: str) -> None:
         select(self.backend)
-        forward = functions(mode)
-        gradients = self.with_gradients({PROFILES[0]: forward[PROFILES[0]]})
-        super().__init__(mode, device, {**forward, **gradients})
+        super().__init__(mode, device, functions(mode))
         self.fused_calls = 0
         self._count()
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from qkvac.backends.adapter import Library, ModeError, choose, installed, require
 from qkvac.backends.jax import Jax, devices, environment
-from qkvac.backends.jax_gradients import with_gradients
 
 __all__ = ["QKVAC", "devices", "environment", "open", "unavailable", "versions"]
 
@@ -25,10 +24,7 @@ QKVAC: Final[dict[str, Any]] = {
     "shapes": {"fused": "some", "weights": "some"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
-    "profiles": (
-        *("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),
-        *("multi_head_attention", "multi_head_attention_gradients"),
-    ),
+    "profiles": ("scaled_dot_product_attention", "multi_head_attention"),
     "supports": (
         *("batches", "cross_length", "empty", "grouped_heads"),
         *("layouts", "masks", "value_width"),
@@ -127,7 +123,7 @@ def open(mode: str = "fused", device: str = "cpu") -> Flax:
     require(mode, QKVAC["modes"])
     choose(device, devices())
     asked = {f.__name__: partial(f, weights=mode == "weights") for f in FUNCTIONS}
-    return Flax(mode, device, with_gradients(asked))
+    return Flax(mode, device, asked)
 
 
 def unavailable(mode: str) -> str | None:

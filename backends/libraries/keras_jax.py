@@ -8,7 +8,6 @@ from typing import Any, Final
 from qkvac.backends import jax as framework
 from qkvac.backends import keras_attention
 from qkvac.backends.adapter import Adapter, choose, require
-from qkvac.backends.jax_gradients import with_gradients
 
 QKVAC: Final[dict[str, Any]] = keras_attention.declaration(
     "jax",
@@ -33,4 +32,3 @@ class KerasJax(keras_attention.Keras, framework.Jax):
     """Keras with tensors of JAX's."""
 
     backend = "jax"
-    with_gradients = staticmethod(with_gradients)

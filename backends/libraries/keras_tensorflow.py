@@ -8,7 +8,6 @@ from typing import Any, Final
 from qkvac.backends import keras_attention
 from qkvac.backends import tensorflow as framework
 from qkvac.backends.adapter import Adapter, choose, require
-from qkvac.backends.tensorflow_gradients import with_gradients
 
 QKVAC: Final[dict[str, Any]] = keras_attention.declaration(
     "tensorflow",
@@ -33,4 +32,3 @@ class KerasTensorFlow(keras_attention.Keras, framework.TensorFlow):
     """Keras with tensors of TensorFlow's."""
 
     backend = "tensorflow"
-    with_gradients = staticmethod(with_gradients)

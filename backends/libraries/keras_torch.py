@@ -8,7 +8,6 @@ from typing import Any, Final
 from qkvac.backends import keras_attention
 from qkvac.backends import torch as framework
 from qkvac.backends.adapter import Adapter, choose, require
-from qkvac.backends.torch_gradients import with_gradients
 
 QKVAC: Final[dict[str, Any]] = keras_attention.declaration(
     "torch",
@@ -32,4 +31,3 @@ class KerasTorch(keras_attention.Keras, framework.Torch):
     """Keras with tensors of PyTorch's."""
 
     backend = "torch"
-    with_gradients = staticmethod(with_gradients)

@@ -2,7 +2,8 @@
 
 `eager` runs the unfused form, as PyTorch does without `torch.compile`; `compile` is what its users
 are told to run. Both take four axes, so all leading axes are merged into one. A boolean mask
-and the triangle become a block mask, an additive mask a function of the scores.
+and the triangle become a block mask, an additive mask a function of the scores. Neither has a
+backward pass on the CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any, Final
 from qkvac.backends import torch as framework
 from qkvac.backends.adapter import Adapter, UnavailableError, choose, require
 from qkvac.backends.torch_attention import FLEX, WIDE_INSIDE, CompiledTorchLibrary, TorchLibrary
-from qkvac.backends.torch_gradients import SUFFIX, with_gradients
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch-flex",
@@ -24,7 +24,7 @@ QKVAC: Final[dict[str, Any]] = {
     "shapes": {"compile": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
-    "profiles": ("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),
+    "profiles": ("scaled_dot_product_attention",),
     "supports": "all",
     "deterministic": True,
     "arithmetic": {
@@ -119,8 +119,7 @@ class EagerFlex(TorchLibrary):
         # What PyTorch says to set for debugging; else it traces each call anew, for a second.
         module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
         function = partial(scaled_dot_product_attention, module.flex_attention)
-        functions = with_gradients({"scaled_dot_product_attention": function})
-        super().__init__(mode, device, functions, (FLEX,))
+        super().__init__(mode, device, {"scaled_dot_product_attention": function}, (FLEX,))
 
 
 class CompiledFlex(CompiledTorchLibrary):
@@ -140,8 +139,6 @@ class CompiledFlex(CompiledTorchLibrary):
     ) -> Mapping[str, Any]:
         import torch
 
-        if profile.endswith(SUFFIX):
-            raise NotImplementedError("its compiled form on the CPU has no backward pass")
         try:
             with torch.no_grad():
                 return super().run(profile, tensors, keywords)
