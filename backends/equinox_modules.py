@@ -65,13 +65,14 @@ def loaded(module: LinearSelfAttention, weights: Mapping[str, Array]) -> LinearS
     )
     if wanted != given:
         raise ValueError(f"the module has {wanted}, not {given}")
-    return eqx.tree_at(
+    found: LinearSelfAttention = eqx.tree_at(
         lambda m: [
             getattr(getattr(m, name[1]), "weight" if name[0] == "W" else "bias") for name in weights
         ],
         module,
         [value.T for value in weights.values()],
     )
+    return found
 
 
 @eqx.filter_jit

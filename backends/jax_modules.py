@@ -35,7 +35,7 @@ def self_attention(parameters: Parameters, X: Array, causal: bool = False) -> di
 def attend(Q: Array, K: Array, V: Array, causal: bool) -> dict[str, Array]:
     """Ω, A and C of queries, keys and values […, n, c], which are returned with them."""
     Ω = Q @ K.mT
-    seen = jnp.tri(*Ω.shape[-2:], dtype=bool) if causal else None
+    seen = jnp.tri(Ω.shape[-2], Ω.shape[-1], dtype=bool) if causal else None
     A = jax.nn.softmax(Ω / math.sqrt(K.shape[-1]), where=seen)
     return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": A @ V}
 

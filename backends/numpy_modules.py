@@ -28,11 +28,11 @@ class SelfAttention:
         }
         self.gradients: dict[str, Array] = {}
 
-    def project(self, layer: str, X: Array) -> Array:
+    def project(self, layer: str, X: Array) -> Any:
         """The queries, keys or values of X: `layer` is q, k or v."""
         return product(X, self.parameters[f"W{layer}"])
 
-    def project_back(self, layer: str, X: Array, dY: Array) -> Array:
+    def project_back(self, layer: str, X: Array, dY: Array) -> Any:
         """Keeps the gradients of a projection's parameters, and returns that of X."""
         self.gradients[f"W{layer}"] = product(flat(X).T, flat(dY))
         return product(dY, self.parameters[f"W{layer}"].T)
@@ -70,11 +70,11 @@ class LinearSelfAttention(SelfAttention):
         self.parameters = {f"{layer}.weight": matrices[f"W{layer}"].T.copy() for layer in "qkv"}
         self.parameters |= {f"{layer}.bias": np.zeros(c, dtype) for layer in biases}
 
-    def project(self, layer: str, X: Array) -> Array:
+    def project(self, layer: str, X: Array) -> Any:
         bias = self.parameters.get(f"{layer}.bias")
         return product(X, self.parameters[f"{layer}.weight"].T, bias)
 
-    def project_back(self, layer: str, X: Array, dY: Array) -> Array:
+    def project_back(self, layer: str, X: Array, dY: Array) -> Any:
         self.gradients[f"{layer}.weight"] = product(flat(dY).T, flat(X))
         if f"{layer}.bias" in self.parameters:
             self.gradients[f"{layer}.bias"] = (

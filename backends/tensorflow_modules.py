@@ -27,7 +27,8 @@ class SelfAttention(tf.Module):
         )
 
     def __call__(self, X: tf.Tensor) -> dict[str, tf.Tensor]:
-        return attend(*(tf.matmul(X, W) for W in (self.Wq, self.Wk, self.Wv)), self.causal)
+        Q, K, V = (tf.matmul(X, W) for W in (self.Wq, self.Wk, self.Wv))
+        return attend(Q, K, V, self.causal)
 
     def parameters(self) -> dict[str, tf.Variable]:
         """By the names of the equations."""

@@ -55,8 +55,13 @@ def form(mode: str) -> Form:
         return module, modules.descend(module, X, T, rate)
 
     return Form(
-        *("keras.layers.Dense" if mode == "linear" else "tf.Variable", make, load),
-        *(lambda module, X: module(X), modules.gradients, descend, modules.checkpoint),
+        "keras.layers.Dense" if mode == "linear" else "tf.Variable",
+        make,
+        load,
+        lambda module, X: module(X),
+        modules.gradients,
+        descend,
+        modules.checkpoint,
         tf.linalg.matrix_transpose,
     )
 

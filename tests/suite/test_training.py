@@ -30,7 +30,7 @@ def model(dtype: str) -> Arithmetic:
 
 def correct() -> Take:
     """A step in NumPy."""
-    adapter = numpy_modules.open("parameters")
+    adapter: Any = numpy_modules.open("parameters")
     return lambda *arrays, rate: adapter.training_step(*arrays, rate=rate)
 
 

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +30,14 @@ SHOWN = range(0, STEPS + 1, 5)
 def trainings(dtype: str) -> Iterator[tuple[str, Training]]:
     """What can be trained here, each framework in a process of its own."""
     spawn = multiprocessing.get_context("spawn")
-    for backend, mode in trainers():
-        absent = find_spec(backend.removesuffix("-modules")) is None
-        if absent or adapter(backend).unavailable(mode):
+    for backend, pairs in groupby(trainers(), key=itemgetter(0)):
+        if find_spec(backend.removesuffix("-modules")) is None:
             continue
         with ProcessPoolExecutor(1, spawn) as pool:
-            yield f"{backend}/{mode}", pool.submit(trained, backend, mode, dtype).result()
+            for _, mode in pairs:
+                if not adapter(backend).unavailable(mode):
+                    found = pool.submit(trained, backend, mode, dtype).result()
+                    yield f"{backend}/{mode}", found
 
 
 def line(name: str, training: Training) -> str:
