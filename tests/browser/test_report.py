@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from jinja2 import Environment
 
 from qkvac.cells import Status
-from qkvac.publication import html
 from qkvac.publication.archive import Archive
 from qkvac.tests.browser import reports
 from qkvac.tests.browser.conftest import Open
@@ -399,12 +399,10 @@ def test_no_text_of_a_record_becomes_markup_or_runs(visit: Open) -> None:
 def test_markup_of_a_record_would_be_noticed(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = html.Environment
+    def careless(**options: Any) -> Environment:
+        return Environment(**{**options, "autoescape": False})
 
-    def careless(**options: Any) -> Any:
-        return made(**{**options, "autoescape": False})
-
-    monkeypatch.setattr(html, "Environment", careless)
+    monkeypatch.setattr("qkvac.publication.html.Environment", careless)
     path = reports.page(reports.hostile(tmp_path), tmp_path / "careless.html")
     page = browser.new_page()
     page.goto(path.as_uri())

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import Environment
 
 from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.cli import main
@@ -414,12 +415,12 @@ def strange(folder: Path, texts: tuple[str, ...]) -> str:
         entries.append(entry(subject, text, raw={"version": text[:50]}))
         for status in (Status.FAILED, Status.ERROR, Status.KNOWN_DEVIATION, Status.SKIPPED):
             cell = Cell(subject, "float32", f"attention/{text[:50]}/{status}", "C")
-            given = {"reason": text, "diagnosis": text}
-            results.append(Result(cell, status, clause="B", last=True, **given))
+            results.append(Result(cell, status, clause="B", reason=text, diagnosis=text, last=True))
     settings = {f"{number_}{text[:40]}": text for number_, text in enumerate(texts)}
     surroundings = environment(cpu=texts[0], system=texts[-1], settings=settings)
-    given = {"surroundings": surroundings, "entries": entries, "notes": list(texts)}
-    return html.render(archive(folder, results, **given))
+    return html.render(
+        archive(folder, results, surroundings=surroundings, entries=entries, notes=list(texts))
+    )
 
 
 HARMLESS = ("word and/more words", "another one", "https://example.org/1")
@@ -431,8 +432,10 @@ def test_hostile_texts_make_no_tag(tmp_path: Path) -> None:
 
 
 def test_without_escaping_they_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = html.Environment
-    monkeypatch.setattr(html, "Environment", lambda **o: made(**{**o, "autoescape": False}))
+    def careless(**options: Any) -> Environment:
+        return Environment(**{**options, "autoescape": False})
+
+    monkeypatch.setattr("qkvac.publication.html.Environment", careless)
     known = set(Skeleton(strange(tmp_path, HARMLESS)).tags)
     assert not set(Skeleton(strange(tmp_path, HOSTILE)).tags) <= known
 
