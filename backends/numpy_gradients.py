@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qkvac.backends import numpy_profiles as forward
+import qkvac.backends.numpy_profiles as forward
 from qkvac.backends.numpy_profiles import product, wide
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qkvac.backends import numpy_loop as forward
+import qkvac.backends.numpy_loop as forward
 from qkvac.backends.numpy_loop import widened
 
 

@@ -64,8 +64,8 @@ def _answers(name: str, mode: str, profile: str, calls: list[Any]) -> list[dict[
 
 def places(arrays: list[Array | None], keywords: Keywords) -> Iterator[tuple[str | int, Any]]:
     """What has a gradient: a position or a keyword, and an entry that is finite."""
-    given: dict[str | int, Any] = {**dict(enumerate(arrays)), **keywords}
-    for key, array in given.items():
+    given: list[tuple[str | int, Any]] = [*enumerate(arrays), *keywords.items()]
+    for key, array in given:
         if isinstance(array, np.ndarray) and array.dtype.kind == "f":
             yield from ((key, place) for place in np.argwhere(np.isfinite(array)).tolist())
 
