@@ -368,6 +368,7 @@ class Explorer {
 
 /** A number, or the word that stands for it; "" for what is unknown. */
 function text(value) {
+  if (typeof value === "number" && value !== 0 && Math.abs(value) < 1e-4) return value.toExponential();
   return value === null || value === undefined ? "" : String(value);
 }
 
