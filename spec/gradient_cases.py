@@ -296,6 +296,7 @@ def scaled_dot_product_attention(forward: Forward) -> list[Case]:
                 (f"normal/plain/{main}", "zero", ALL, False),
                 ("normal/plain/2x6x1x5x9x7x4", "", HALVES, False),
                 ("normal/plain/2x6x2x5x7x4x3", "", ALL, False),
+                ("normal/plain/2x2x2x4x4x2x2", "", ALL, False),
                 ("normal/plain/6x3x5x9x7x4", "", HALVES, False),
                 ("normal/plain/1x2x1x33x65x64x24", "", WIDE, False),
                 (f"row-shift/plain/{main}", "", WIDE, False),
