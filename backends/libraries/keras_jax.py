@@ -11,7 +11,7 @@ from qkvac.backends.adapter import Adapter, choose, require
 
 QKVAC: Final[dict[str, Any]] = keras_attention.declaration(
     "jax",
-    shapes={mode: "some" for mode in keras_attention.MODES},
+    shapes=dict.fromkeys(keras_attention.MODES, "some"),
     arithmetic={"softmax": "fused", "flushes": False},
 )
 

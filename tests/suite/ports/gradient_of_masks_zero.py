@@ -9,7 +9,7 @@ QKVAC = {"supports": ["masks", "scale", "cross_length", "value_width"]}
 def scaled_dot_product_attention_gradients(Q, K, V, dC, *, causal=False, mask=None, scale=None):
     scale = Q.dtype.type(Q.shape[-1] ** -0.5 if scale is None else scale)
     S = Q @ turned(K) * scale
-    kept = np.tri(*S.shape[-2:], dtype=bool) if causal else np.True_
+    kept = np.tri(*S.shape[-2:]) > 0 if causal else np.True_
     if mask is not None and mask.dtype == bool:
         kept = kept & mask
     elif mask is not None:
