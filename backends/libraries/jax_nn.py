@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from qkvac.backends.adapter import Library, UnavailableError, choose, require
+from packaging.version import Version
+
+from qkvac.backends.adapter import Library, UnavailableError, choose, installed, require
 from qkvac.backends.jax import Jax, Jit, devices, environment, versions
 from qkvac.backends.jax_gradients import with_gradients
 
@@ -60,6 +62,9 @@ def open(mode: str = "eager", device: str = "cpu") -> Jax:
 
 def unavailable(mode: str) -> str | None:
     """Why a mode cannot run here, or None."""
+    version = installed("jax").get("jax", "")
+    if version and Version(version) < Version("0.4.31"):
+        return f"jax.nn.dot_product_attention came with JAX 0.4.31; this is {version}"
     return None
 
 

@@ -164,3 +164,14 @@ def test_what_xla_has_no_product_for_is_skipped() -> None:
 def test_what_jax_nn_cannot_take_is_refused() -> None:
     _needs()
     assert "batch axis" in inside("jax-nn", _two_batches, "eager")
+
+
+@pytest.mark.parametrize(("version", "runs"), [("0.4.30", False), ("0.4.31", True), ("", True)])
+def test_jax_nn_is_left_out_where_jax_has_no_such_function(
+    version: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = module("jax-nn")
+    monkeypatch.setattr(adapter, "installed", lambda *_: {"jax": version} if version else {})
+    reason = adapter.unavailable("eager")
+    assert (reason is None) is runs
+    assert runs or version in str(reason)
