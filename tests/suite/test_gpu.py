@@ -185,7 +185,7 @@ def _tensorflow_settings(mode: str) -> tuple[object, ...]:
         ("jax", _jax_settings, ("highest",), ("tensorfloat32",)),
         ("tensorflow", _tensorflow_settings, (False,), (True,)),
     ],
-    ids=str,
+    ids=["torch", "jax", "tensorflow"],
 )
 def test_tf32_is_on_in_its_mode_and_off_in_others(
     framework: str,
