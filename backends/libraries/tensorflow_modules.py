@@ -33,10 +33,9 @@ def versions() -> dict[str, str]:
 
 
 def form(mode: str) -> Form:
-    """The modules of a mode. Raises ModeError where Keras runs on another framework."""
+    """The modules of a mode."""
     import tensorflow as tf
 
-    keras_attention.select("tensorflow")
     from qkvac.backends import tensorflow_modules as modules
 
     def make(d: int, c: int, *, biases: str, causal: bool, like: Any) -> Any:
@@ -67,8 +66,10 @@ def form(mode: str) -> Form:
 
 
 def open(mode: str = "parameters", device: str = "cpu") -> TensorFlowModules:
-    """The adapter. Raises ModeError and DeviceError."""
+    """The adapter. Raises DeviceError, and ModeError where Keras runs on another framework."""
     require(mode, QKVAC["modes"])
+    # Whoever imports TensorFlow gets Keras on what the environment names.
+    keras_attention.select("tensorflow")
     choose(device, devices())
     return TensorFlowModules(mode, device, form(mode))
 

@@ -119,8 +119,8 @@ def test_every_clause_and_every_quantity_fails_somewhere() -> None:
     for name, quantity, _ in CONTRACTS.values():
         assert quantity in next(port for port in FAULTY if port.name == name).caught
     places = {where for port in FAULTY for where, _ in port.demands}
-    # The first two are asked of adapters only, the others have ports of their own.
-    elsewhere = {"budget", "mode", *CHECKS[5:13]}
+    # The first three are asked of adapters only, the others have ports of their own.
+    elsewhere = {"budget", "mode", "subsets", *CHECKS[5:13]}
     assert places >= {*QUANTITIES, *CHECKS} - elsewhere
 
 
