@@ -367,7 +367,8 @@ def test_ctrl_c_ends_with_130_and_what_was_found(tmp_path: Path) -> None:
     )
     started = time.monotonic()
     # The small case is judged, and written down, while the port sleeps over the other one.
-    while not (signalled.exists() and f'{SMALL}","quantity":"C"' in record.read_text(encoding="utf-8")):
+    judged = f'{SMALL}","quantity":"C"'
+    while not (signalled.exists() and judged in record.read_text(encoding="utf-8")):
         assert time.monotonic() - started < 60
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
