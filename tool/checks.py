@@ -48,7 +48,7 @@ class Kind:
 
     def plainest(self, dtype: str, profile: str, trait: Trait, variant: str | None = None) -> str:
         """Id of the plainest case of a trait that is run; "" if there is none."""
-        where = dtype if self.shapes == breadth.SOME else ""
+        where = dtype if self.shapes != breadth.ALL else ""
         return _plainest(profile, self.supports, self.shapes, where, trait, variant)
 
 

@@ -18,7 +18,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "dask",
     "requires": "dask",
     "modes": ("whole", "chunks"),
-    "shapes": {"chunks": "some"},
+    "shapes": {"chunks": "few"},
     "dtypes": ("float64", "float32"),
     "devices": ("cpu",),
     "profiles": tuple(WRITTEN),

@@ -18,7 +18,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "equinox",
     "requires": ("equinox", "jax"),
     "modes": ("eager", "jit"),
-    "shapes": {"eager": "some", "jit": "few"},
+    "shapes": {"eager": "few", "jit": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": ("multi_head_attention", "multi_head_attention_gradients"),

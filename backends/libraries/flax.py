@@ -21,7 +21,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "flax",
     "requires": ("flax", "jax"),
     "modes": ("fused", "weights"),
-    "shapes": {"fused": "some", "weights": "some"},
+    "shapes": {"fused": "few", "weights": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": ("scaled_dot_product_attention", "multi_head_attention"),

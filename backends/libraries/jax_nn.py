@@ -20,7 +20,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "jax-nn",
     "requires": "jax",
     "modes": ("eager", "jit"),
-    "shapes": {"eager": "some", "jit": "few"},
+    "shapes": {"eager": "few", "jit": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": ("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),

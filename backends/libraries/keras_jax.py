@@ -11,7 +11,7 @@ from qkvac.backends.adapter import Adapter, choose, require
 
 QKVAC: Final[dict[str, Any]] = keras_attention.declaration(
     "jax",
-    shapes=dict.fromkeys(keras_attention.MODES, "some"),
+    shapes=dict.fromkeys(keras_attention.MODES, "few"),
     arithmetic={"softmax": "fused", "flushes": False},
 )
 

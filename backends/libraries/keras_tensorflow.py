@@ -11,7 +11,7 @@ from qkvac.backends.adapter import Adapter, choose, require
 
 QKVAC: Final[dict[str, Any]] = keras_attention.declaration(
     "tensorflow",
-    shapes={"layer": "some", "scores": "some"},
+    shapes={"layer": "few", "scores": "few"},
     arithmetic={"softmax": "fused", "flushes": False},
 )
 

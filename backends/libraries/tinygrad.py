@@ -31,7 +31,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "tinygrad",
     "requires": "tinygrad",
     "modes": ("clang", "python"),
-    "shapes": {"clang": "some", "python": "some"},
+    "shapes": {"clang": "few", "python": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
     "profiles": ("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),
