@@ -428,6 +428,7 @@ def test_the_policy_lets_no_other_code_run(browser: Browser, files: Callable[[st
 # --- size ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_cells_stay_usable(browser: Browser, tmp_path: Path) -> None:
     archive = reports.many(100_000)
     path = reports.page(archive, tmp_path / "many.html")

@@ -37,7 +37,13 @@ STORED: dict[Form, str] = {
 LINEAR = [form for form in STORED if form[1] != "parameters"]
 
 forms = pytest.mark.parametrize("form", STORED, ids="/".join)
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
+dtypes = pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(d, marks=[] if d == "float32" else pytest.mark.long)
+        for d in DTYPES
+    ],
+)
 
 
 def available(form: Form) -> str:

@@ -206,7 +206,9 @@ def test_every_form_is_trained() -> None:
     assert [(name.removesuffix("-modules"), mode) for name, mode in trainers()] == list(STORED)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(d, marks=[] if d == "float32" else pytest.mark.long) for d in DTYPES]
+)
 @pytest.mark.parametrize("form", STORED, ids="/".join)
 def test_each_step_of_each_form_is_right_and_the_loss_falls(form: Form, dtype: str) -> None:
     need(form)
