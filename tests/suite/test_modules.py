@@ -39,10 +39,7 @@ LINEAR = [form for form in STORED if form[1] != "parameters"]
 forms = pytest.mark.parametrize("form", STORED, ids="/".join)
 dtypes = pytest.mark.parametrize(
     "dtype",
-    [
-        pytest.param(d, marks=[] if d == "float32" else pytest.mark.long)
-        for d in DTYPES
-    ],
+    [pytest.param(d, marks=[] if d == "float32" else pytest.mark.long) for d in DTYPES],
 )
 
 
