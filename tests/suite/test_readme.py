@@ -1,0 +1,52 @@
+"""The README's figures that can be counted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from qkvac import breadth
+from qkvac.declaration import DTYPES
+from qkvac.selection import profiles_with_cases
+from qkvac.spec.attention import DECLARED
+from qkvac.spec.cases import cases
+from qkvac.spec.faults import FAULTS
+
+README = Path(__file__).parents[2] / "README.md"
+
+pytestmark = pytest.mark.skipif(
+    not README.exists(), reason="needs a checkout, not an installed package"
+)
+
+
+def counted(gradients: bool, shapes: str, dtype: str) -> str:
+    """How many profiles have cases in a dtype that a mode runs, and how many those are."""
+    run = [
+        case.profile
+        for profile in profiles_with_cases()
+        if bool(DECLARED[profile].base) == gradients
+        for case in cases(profile)
+        if case.tier == "default" and dtype in case.dtypes
+        if breadth.includes(shapes, case, dtype)
+    ]
+    return f"{len(set(run))}: {len(run)}"
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["values", "gradients"])
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [(breadth.ALL, "operation by operation"), (breadth.FEW, "compiled")],
+    ids=["all", "few"],
+)
+def test_the_table_of_what_is_proved_is_true(gradients: bool, shapes: str, words: str) -> None:
+    what = "gradients" if gradients else "values"
+    found = [counted(gradients, shapes, dtype) for dtype in DTYPES]
+    row = re.search(rf"^\| {what}, {words} \|(.*)\|$", README.read_text("utf-8"), re.MULTILINE)
+    assert row is not None
+    assert [cell.strip(" ¹") for cell in row[1].split("|")] == found
+
+
+def test_the_number_of_faults_is_true() -> None:
+    assert f"**Faults**: {len(FAULTS)} catalogued faults" in README.read_text("utf-8")
