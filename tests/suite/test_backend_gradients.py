@@ -82,7 +82,10 @@ STEP = 2.0**-17
 """About the cube root of the unit roundoff: its square and its share of the rounding are alike."""
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(
+    "profile",
+    [pytest.param(p, marks=[] if p == "attention" else pytest.mark.long) for p in PROFILES],
+)
 @EVERY_MODE
 def test_gradients_are_slopes(name: str, mode: str, profile: str) -> None:
     """⟨dC, C(x + h) − C(x − h)⟩ / 2h, with the truncation measured by halving the step."""

@@ -38,6 +38,7 @@ def test_the_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     assert ran >= 3
 
 
+@pytest.mark.long
 def test_what_is_trained_is_shown_and_drawn(tmp_path: Path) -> None:
     """Only what is installed is trained; the picture holds the rest of the table."""
     pytest.importorskip("matplotlib")

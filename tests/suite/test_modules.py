@@ -36,7 +36,14 @@ STORED: dict[Form, str] = {
 
 LINEAR = [form for form in STORED if form[1] != "parameters"]
 
-forms = pytest.mark.parametrize("form", STORED, ids="/".join)
+forms = pytest.mark.parametrize(
+    "form",
+    [
+        # JAX compiles each of these; that its forms agree with the others is tested below.
+        pytest.param(f, id="/".join(f), marks=pytest.mark.long if f[0] == "jax" else [])
+        for f in STORED
+    ],
+)
 dtypes = pytest.mark.parametrize(
     "dtype",
     [pytest.param(d, marks=[] if d == "float32" else pytest.mark.long) for d in DTYPES],
