@@ -34,8 +34,8 @@ class ResultError(Exception):
 def by_quantity(result: object, returns: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
     """The result of a function, of any form, as {quantity: what the port returned for it}.
 
-    A mapping is keyed by quantity ("scores" is Ω), a tuple holds `returns` in order, anything
-    else is the last of `returns`. None stands for a quantity that is not reported. `optional`
+    A mapping is keyed by quantity ("scores" is Ω), a tuple holds `returns` in order, and so does
+    a list of gradients, which is what tapes hand out; anything else is the last of `returns`. None stands for a quantity that is not reported. `optional`
     quantities are known in mappings only. Raises ResultError.
     """
     if isinstance(result, Mapping):
@@ -49,10 +49,11 @@ def by_quantity(result: object, returns: Sequence[str], optional: Sequence[str])
             if "Ω" in named:
                 raise ResultError("the result holds both 'scores' and 'Ω', which are the same")
             named["Ω"] = named.pop("scores")
-    elif isinstance(result, tuple):
+    elif isinstance(result, tuple) or (isinstance(result, list) and returns[0].startswith("d")):
         if len(result) != len(returns):
             raise ResultError(
-                f"the result is a tuple of {len(result)}; expected {len(returns)}: "
+                f"the result is a {type(result).__name__} of {len(result)}; "
+                f"expected {len(returns)}: "
                 f"{', '.join(returns)} (a dict may leave some out)"
             )
         named = dict(zip(returns, result, strict=True))

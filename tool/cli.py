@@ -14,6 +14,10 @@ from qkvac.publication.commands import report
 from qkvac.usage import UsageError
 
 INTERRUPTED = 130
+NO_COMMAND: tuple[type[Exception], ...] = tuple(
+    found for found in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if found is not None
+)
+"""What newer releases of click raise where a command is missing; older ones print its help."""
 
 EPILOG = (
     "A pass proves nothing about shapes that were not run, about dropout in training, or speed. "
@@ -264,6 +268,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         status = cli.main(args=arguments, prog_name="qkvac", standalone_mode=False)
     except click.ClickException as error:
+        if isinstance(error, NO_COMMAND):
+            # Its message is the help, which keeps its lines.
+            click.echo(error.format_message(), err=True)
+            sys.exit(2)
         _fail(error.format_message())
     except UsageError as error:
         _fail(str(error))

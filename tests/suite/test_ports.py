@@ -265,6 +265,10 @@ def test_one_array_is_not_five_gradients() -> None:
     gradients = FUNCTIONS["attention_gradients"]
     with pytest.raises(ResultError, match="expected 4 gradients"):
         by_quantity(np.ones(2), gradients.returns, gradients.optional)
+    listed = by_quantity([1, 2, 3, None], gradients.returns, gradients.optional)
+    assert listed == {"dX": 1, "dWq": 2, "dWk": 3}
+    with pytest.raises(ResultError, match="a list of 2; expected 4"):
+        by_quantity([1, 2], gradients.returns, gradients.optional)
     single = FUNCTIONS["dot_product_attention_gradients"]
     assert list(by_quantity(np.ones(2), single.returns, single.optional)) == ["dX"]
 

@@ -120,7 +120,7 @@ def diff(
     found = compare(
         _read((old,), max_size, allow_truncated), _read((new,), max_size, allow_truncated)
     )
-    emit([to_json(found) if form == "json" else to_text(found)], output)
+    emit([to_json(found) if form == "json" else to_text(found)], output, (old, new))
     return 1 if found.regressed or (strict and found.grown) else 0
 
 
@@ -138,7 +138,7 @@ def html(records: tuple[Path, ...], max_size: str, output: Path | None) -> None:
     from qkvac.publication.html import render
     from qkvac.publication.output import emit
 
-    emit([render(_read(records, max_size, True))], output)
+    emit([render(_read(records, max_size, True))], output, records)
 
 
 @report.command(epilog=EPILOG)
@@ -158,7 +158,7 @@ def markdown(records: tuple[Path, ...], max_size: str, output: Path | None) -> N
     from qkvac.publication.markdown import render
     from qkvac.publication.output import emit
 
-    emit([render(_read(records, max_size, True))], output)
+    emit([render(_read(records, max_size, True))], output, records)
 
 
 @report.command(epilog=EPILOG)
@@ -186,7 +186,7 @@ def badge(
     if form is None:
         form = "svg" if output is not None and output.suffix == ".svg" else "json"
     made = badge(_read(records, max_size, True), label)
-    emit([svg(made) if form == "svg" else endpoint(made)], output)
+    emit([svg(made) if form == "svg" else endpoint(made)], output, records)
 
 
 def _read(paths: tuple[Path, ...], max_size: str, allow_truncated: bool) -> Archive:

@@ -12,14 +12,19 @@ from pathlib import Path
 from qkvac.usage import UsageError
 
 
-def emit(parts: Iterable[str], path: Path | None) -> None:
-    """Writes text to a file, or to the standard output for None and "-"; raises UsageError."""
+def emit(parts: Iterable[str], path: Path | None, kept: Iterable[Path] = ()) -> None:
+    """Writes text to a file, or to the standard output for None and "-"; raises UsageError.
+
+    A file among those that are `kept`, which the text was made from, is not overwritten.
+    """
     if path is None or str(path) == "-":
         sys.stdout.flush()
         for part in parts:
             sys.stdout.buffer.write(part.encode("utf-8", "replace"))
         sys.stdout.buffer.flush()
         return
+    if any(source.exists() and path.exists() and source.samefile(path) for source in kept):
+        raise UsageError(f"{path} is the record itself; choose another file with -o")
     try:
         _store(parts, path)
     except OSError as error:
