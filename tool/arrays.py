@@ -35,8 +35,9 @@ def by_quantity(result: object, returns: Sequence[str], optional: Sequence[str])
     """The result of a function, of any form, as {quantity: what the port returned for it}.
 
     A mapping is keyed by quantity ("scores" is Ω), a tuple holds `returns` in order, and so does
-    a list of gradients, which is what tapes hand out; anything else is the last of `returns`. None stands for a quantity that is not reported. `optional`
-    quantities are known in mappings only. Raises ResultError.
+    a list of gradients, which is what tapes hand out; anything else is the last of `returns`. None
+    stands for a quantity that is not reported. `optional` quantities are known in mappings only.
+    Raises ResultError.
     """
     if isinstance(result, Mapping):
         named = dict(result.items())
