@@ -1,4 +1,4 @@
-"""Visibility: which keys a query of a kernel may attend to, by its mask and by causality."""
+"""Visibility: which keys a query may attend to, by its mask and by causality."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ Array = np.ndarray[Any, Any]
 
 
 def visible(case: Case, inputs: Mapping[str, Array], conventions: Mapping[str, str]) -> Array:
-    """Booleans [..., h, L, S]: whether a query sees a key, for all heads and samples.
-
-    The case has to be one of a profile with queries and keys of their own.
-    """
-    sizes, kept = case.sizes, np.array(True)
-    if "causal" in case.variant.split("-"):
-        kept = Rearrangements(conventions).causal(sizes["L"], sizes["S"])
+    """Booleans [..., h, L, S], without h where there are no heads: whether a query sees a key."""
+    queries, keys = (case.sizes.get(axis, case.sizes.get("n", 0)) for axis in ("L", "S"))
+    heads = (case.sizes["h"],) if "h" in case.sizes else ()
+    kept = np.array(True)
+    if "causal" in case.variant.split("-") or case.profile.startswith("causal_attention"):
+        kept = Rearrangements(conventions).causal(queries, keys)
     mask = inputs.get("mask")
     if mask is not None:
         kept = kept & (mask if mask.dtype == bool else np.isfinite(mask.astype(np.float64)))
-    return np.broadcast_to(kept, (*case.batch, sizes["h"], sizes["L"], sizes["S"]))
+    return np.broadcast_to(kept, (*case.batch, *heads, queries, keys))
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac.samples import Sample
-from qkvac.spec.rearrangements import Rearrangements
+from qkvac.spec.visibility import visible
 
 Array = np.ndarray[Any, Any]
 
@@ -259,28 +259,17 @@ class _Entry:
 
     def _kept(self, lead: list[int], i: int) -> Array:
         """Which keys the query sees; raises LookupError where it sees none."""
-        queries, keys = (self._sizes[a if "L" in self._sizes else "n"] for a in ("L", "S"))
-        kept = np.ones(keys, bool)
-        causal = "causal" in self.sample.case.variant.split("-")
-        if causal or self._profile == "causal_attention":
-            kept &= Rearrangements(self.sample.conventions).causal(queries, keys)[i]
-        mask = self._mask(lead, i)
-        if mask is not None:
-            kept &= mask if mask.dtype == bool else np.isfinite(mask)
+        kept: Array = visible(self.sample.case, self._inputs, self.sample.conventions)[(*lead, i)]
         if not kept.any():
             raise LookupError("a query without keys")
         return kept
 
-    def _mask(self, lead: list[int], i: int) -> Array | None:
-        """The row of the mask."""
+    def _bias(self, lead: list[int], i: int) -> Array | None:
+        """The row of a mask that is added to the scores."""
         mask = self._inputs.get("mask")
-        if mask is None:
+        if mask is None or mask.dtype == bool:
             return None
         sizes = self._sizes
         whole = (*self.sample.case.batch, sizes["h"], sizes["L"], sizes["S"])
-        row: Array = np.broadcast_to(mask, whole)[(*lead, i)]
-        return row if row.dtype == bool else row.astype(np.float64)
-
-    def _bias(self, lead: list[int], i: int) -> Array | None:
-        mask = self._mask(lead, i)
-        return None if mask is None or mask.dtype == bool else mask
+        row: Array = np.broadcast_to(mask, whole)[(*lead, i)].astype(np.float64)
+        return row
