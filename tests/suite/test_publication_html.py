@@ -1,15 +1,13 @@
-"""The HTML report without a browser: what it counts, what it says, and that it stays text."""
+"""The HTML report without a browser: what it counts, and what it says."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jinja2 import Environment
 
-from qkvac.cells import Cell, Result, Status, Subject
+from qkvac.cells import Status, Subject
 from qkvac.cli import main
 from qkvac.publication import html
 from qkvac.publication.agreement import numbered
@@ -30,11 +27,11 @@ from qkvac.publication.marks import mark, score
 from qkvac.publication.page import page
 from qkvac.publication.runs import rows, runs
 from qkvac.publication.strips import LEAST, MARGIN, MOST, WIDTH, place
-from qkvac.publication.texts import number, parted, visible
+from qkvac.publication.texts import number, parted
 from qkvac.spec.attention import DECLARED
+from qkvac.tests.suite.pages import Skeleton, archive, every_status
 from qkvac.tests.suite.records import (
     CASE,
-    HOSTILE,
     JIT,
     TORCH,
     entry,
@@ -47,37 +44,6 @@ from qkvac.tests.suite.records import (
 PORT = Subject("my_port", "default", "cpu", port="my_port.py")
 
 NOT_RUN = (Status.SKIPPED, Status.UNSUPPORTED, Status.NOT_REPORTED)
-
-
-def archive(folder: Path, results: list[Result], **given: Any) -> Archive:
-    return read(write(folder / "a.jsonl", lines(results, **given)), allow_truncated=True)
-
-
-def every_status(subject: Subject = TORCH) -> list[Result]:
-    return [result("C", f"{CASE}/s{n}", "float32", subject, s) for n, s in enumerate(Status.ALL, 1)]
-
-
-class Skeleton(HTMLParser):
-    """Tags with the names of their attributes, and the text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags = list[tuple[str, ...]]()
-        self.attributes = list[tuple[str, str]]()
-        self.text = ""
-        self._hidden = 0
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, *(name for name, _ in attrs)))
-        self.attributes += [(name, value or "") for name, value in attrs]
-        self._hidden += tag in ("script", "style")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._hidden -= tag in ("script", "style")
-
-    def handle_data(self, data: str) -> None:
-        self.text += "" if self._hidden else data
 
 
 # --- the verdict --------------------------------------------------------------------------------
@@ -402,67 +368,6 @@ def test_what_broke_the_contract_was_not_compared(tmp_path: Path) -> None:
     results = [result(status=Status.FAILED, clause="contract", ratio=0.0)]
     table = columns(runs(archive(tmp_path, results)))["columns"]
     assert table["ratio"] == [None]
-
-
-# --- strangers ----------------------------------------------------------------------------------
-
-
-def strange(folder: Path, texts: tuple[str, ...]) -> str:
-    """A page of a record that has these texts wherever a record has free text."""
-    results, entries = [], []
-    for number_, text in enumerate(texts):
-        subject = Subject(f"{number_} {text[:80]}", "default", "cpu", port=text)
-        entries.append(entry(subject, text, raw={"version": text[:50]}))
-        for status in (Status.FAILED, Status.ERROR, Status.KNOWN_DEVIATION, Status.SKIPPED):
-            cell = Cell(subject, "float32", f"attention/{text[:50]}/{status}", "C")
-            results.append(Result(cell, status, clause="B", reason=text, diagnosis=text, last=True))
-    settings = {f"{number_}{text[:40]}": text for number_, text in enumerate(texts)}
-    surroundings = environment(cpu=texts[0], system=texts[-1], settings=settings)
-    return html.render(
-        archive(folder, results, surroundings=surroundings, entries=entries, notes=list(texts))
-    )
-
-
-HARMLESS = ("word and/more words", "another one", "https://example.org/1")
-
-
-def test_hostile_texts_make_no_tag(tmp_path: Path) -> None:
-    known = set(Skeleton(strange(tmp_path, HARMLESS)).tags)
-    assert set(Skeleton(strange(tmp_path, HOSTILE)).tags) <= known
-
-
-def test_without_escaping_they_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(**options: Any) -> Environment:
-        return Environment(**{**options, "autoescape": False})
-
-    monkeypatch.setattr("qkvac.publication.html.Environment", careless)
-    known = set(Skeleton(strange(tmp_path, HARMLESS)).tags)
-    assert not set(Skeleton(strange(tmp_path, HOSTILE)).tags) <= known
-
-
-def test_hidden_characters_are_shown(tmp_path: Path) -> None:
-    text = strange(tmp_path, HOSTILE)
-    assert not re.search("[\u202e\u2028\ufeff\x00\x07\x1b]", text)
-    assert "\\u202e" in text
-    assert visible("Ω → \u202e\u2066x\n\ty") == "Ω → \\u202e\\u2066x\n\ty"
-
-
-def test_links_lead_to_anchors_alone(tmp_path: Path) -> None:
-    found = Skeleton(strange(tmp_path, ("javascript:alert(1)", "data:text/html,x", *HOSTILE)))
-    for name, value in found.attributes:
-        assert not name.startswith("on")
-        if name in ("href", "src"):
-            assert value.startswith("#"), value
-
-
-def test_the_policy_knows_the_style_and_the_script_of_the_page(tmp_path: Path) -> None:
-    text = html.render(archive(tmp_path, [result()]))
-    for tag in ("style", "script"):
-        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert f"{tag}-src &#39;sha256-{digest}&#39;" in text
-    assert "unsafe" not in html.policy("", "")
-    assert "http" not in "".join(v for n, v in Skeleton(text).attributes if n in ("src", "href"))
 
 
 # --- small things -------------------------------------------------------------------------------
