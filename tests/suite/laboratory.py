@@ -44,7 +44,8 @@ def alone(function: Callable[..., Any], *arguments: Any, **variables: str) -> An
 
 @cache
 def _laboratory(framework: str) -> ProcessPoolExecutor:
-    return _started()
+    # Another test of this process may have named a framework for Keras, which reads it once.
+    return _started(KERAS_BACKEND=framework)
 
 
 def _started(**variables: str) -> ProcessPoolExecutor:
