@@ -7,6 +7,7 @@ which it does so gets a status, the next one works, and nothing is left running.
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +37,14 @@ def marked(mark: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def outlived(mark: str, seconds: float = 5.0) -> list[int]:
+    """Marked processes that are there after some seconds: whoever was killed takes time to go."""
+    deadline = time.monotonic() + seconds
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
 
 
 def bad(body: str) -> str:

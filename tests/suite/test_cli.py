@@ -40,12 +40,14 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 
 
 def qkvac_process(*words: str, **environment: str) -> subprocess.Popen[str]:
+    """The command in a process that Ctrl-C ends, also where this one runs in the background."""
     return subprocess.Popen(
         [sys.executable, "-m", "qkvac", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **environment},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

@@ -27,7 +27,7 @@ from qkvac.roster import Entry, survey, wanted
 from qkvac.selection import Options, Selection
 from qkvac.slots import PLACES, Slot
 from qkvac.tests.suite.engine_ports import MAIN, ONE, SMALL, statuses, write
-from qkvac.tests.suite.laboratory import alone
+from qkvac.tests.suite.laboratory import alone, inside
 from qkvac.usage import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -195,8 +195,11 @@ def test_tf32_is_on_in_its_mode_and_off_in_others(
 ) -> None:
     if not find_spec(framework):
         pytest.skip(f"{framework} is not installed")
-    assert alone(settings, "eager") == off
-    assert alone(settings, "tf32") == on
+    assert alone(_in_turn, settings, "eager", "tf32", "eager") == [off, on, off]
+
+
+def _in_turn(settings: Callable[[str], tuple[object, ...]], *modes: str) -> list[object]:
+    return [settings(mode) for mode in modes]
 
 
 # --- memory -------------------------------------------------------------------------------------
@@ -235,7 +238,7 @@ def _tensorflow_exhausted() -> list[str]:
 def test_what_frameworks_say_of_a_full_gpu_is_known() -> None:
     said = [first_line(error) for error in _exhausted()]
     if find_spec("tensorflow"):
-        said += alone(_tensorflow_exhausted)
+        said += inside("tensorflow", _tensorflow_exhausted)
     assert [text for text in said if not is_out_of_memory(text)] == []
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from qkvac.cli import main
 from qkvac.tests.suite.engine_ports import MAIN, ONE, SMALL
-from qkvac.tests.suite.hostile import HARMLESS, HOSTILE, MARK, PRELUDE, bad, marked
+from qkvac.tests.suite.hostile import HARMLESS, HOSTILE, MARK, PRELUDE, bad, outlived
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -66,7 +66,7 @@ def check(
     monkeypatch.setenv(MARK, mark)
     monkeypatch.setenv("QKVAC_CACHE", os.environ.get("QKVAC_CACHE", str(tmp_path / "cache")))
     yield Checks(tmp_path, capsys)
-    assert not marked(mark), "something is left running"
+    assert not outlived(mark), "something is left running"
 
 
 def statuses(results: dict[str, Any]) -> set[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from qkvac.process import default_memory
-from qkvac.tests.suite.hostile import MARK, bad, marked
+from qkvac.tests.suite.hostile import MARK, bad, marked, outlived
 from qkvac.tests.suite.workers import Ports, arrays, ask, closing
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="workers need POSIX")
@@ -65,7 +65,7 @@ def test_an_interrupted_wait_leaves_nothing(ports: Ports) -> None:
     finally:
         signal.signal(signal.SIGALRM, previous)
     if sys.platform == "linux":
-        assert not marked(ports.mark)
+        assert not outlived(ports.mark)
     assert ask(worker, 4).ok
 
 
@@ -99,10 +99,7 @@ def test_workers_die_with_a_killed_judge(ports: Ports, busy: bool) -> None:
     host.kill()
     host.wait()
     host.stdout.close()
-    deadline = time.monotonic() + 5
-    while marked(ports.mark) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not marked(ports.mark)
+    assert not outlived(ports.mark)
 
 
 def test_workers_end_when_the_judge_exits(ports: Ports) -> None:

@@ -17,7 +17,7 @@ from qkvac.process import (
     Target,
     Worker,
 )
-from qkvac.tests.suite.hostile import MARK, PRELUDE, marked
+from qkvac.tests.suite.hostile import MARK, PRELUDE, outlived
 
 
 def arrays(n: int, dtype: Any = "f4") -> dict[str, np.ndarray[Any, Any]]:
@@ -59,7 +59,7 @@ def closing(folder: Path) -> Iterator[Ports]:
     for worker in made.workers:
         worker.close()
     if sys.platform == "linux":
-        assert not marked(made.mark), "something is left running"
+        assert not outlived(made.mark), "something is left running"
 
 
 def ask(worker: Worker, n: int, **options: Any) -> Outcome:
