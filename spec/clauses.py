@@ -273,7 +273,8 @@ def resolution(
                 )[name]
             )
         )
-    with np.errstate(divide="ignore", invalid="ignore"):
+    # A scale may be as small as a bound on 0 is.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative = np.where(smallest == 0, 0.0, smallest / scale)
     relative = np.where(unknown | np.isnan(relative), np.inf, relative)
     relative = relative[~question.undefined[name]]

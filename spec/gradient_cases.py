@@ -20,7 +20,7 @@ from qkvac.spec.draws import Floats
 from qkvac.spec.families import Frame
 from qkvac.spec.formats import DTYPES
 from qkvac.spec.gradient_families import Arrays
-from qkvac.spec.head_case import Heads, head_case
+from qkvac.spec.head_case import EVEN, Heads, head_case
 from qkvac.spec.profile_cases import profile_case
 
 Cotangent = Callable[[Frame, tuple[int, ...]], Floats]
@@ -33,6 +33,7 @@ COTANGENTS: Final[dict[str, Cotangent]] = {
     "zero": made.zero,
     "few": made.few,
     "mean": made.of_mean,
+    "faint": made.faint,
 }
 
 PLAIN: Final = "gradients of plain data"
@@ -40,6 +41,7 @@ WHY: Final = {
     "single": "one entry of the cotangent is 1: each gradient shows a single path",
     "rows": "equal rows of the cotangent, as a sum over tokens sends them back",
     "mean": "weights as small as a layer starts with, and the loss a mean over a batch",
+    "faint": "a cotangent below 1e-30: gradients that are taken for nothing",
     "zero": "no gradient comes in, so none goes on: nothing may be made up or kept",
 }
 
@@ -90,6 +92,7 @@ DOUBLE: Final = ("float64",)
 """Where gradients are 0 because one key has all the weight, and bounds are larger than that."""
 EXACT: Final = "uniform weights on whole numbers: every gradient is exact, and none is 0"
 TURNED: Final = "square weights, which fit the wrong way round, too"
+TILES: Final = "more tokens than a tile of 128 holds: what is left over counts, too"
 FRESH: Final = "weights as small as a layer starts with, where usual tolerances see nothing"
 
 Row = tuple[str, str, tuple[str, ...], bool]
@@ -152,6 +155,7 @@ def attention(forward: Forward) -> list[Case]:
                 ("normal/33x20x7", "single", HALVES, False),
                 ("normal/33x20x7", "rows", HALVES, False),
                 ("normal/33x20x7", "zero", ALL, False),
+                ("normal/33x20x7", "faint", WIDE, False),
                 ("normal/65x24x10", "", WIDE, False),
                 ("normal/9x130x33", "", WIDE, False),
                 ("normal/2x3x5", "", ALL, False),
@@ -168,6 +172,7 @@ def attention(forward: Forward) -> list[Case]:
             ],
         ),
         gradient_case(case("normal", (9, 6, 6), families.normal, TURNED, generic=True), why=TURNED),
+        gradient_case(case("normal", (131, 6, 3), families.normal, TILES), why=TILES, dtypes=WIDE),
         gradient_case(case("fresh", MAIN, made.fresh, FRESH), why=FRESH, dtypes=HALVES),
         gradient_case(case("fresh", (5, 6, 3), made.fresh, FRESH), why=FRESH),
         gradient_case(case("fresh", MAIN, made.fresh, FRESH), "mean", dtypes=WIDE),
@@ -211,6 +216,9 @@ def causal_attention(forward: Forward) -> list[Case]:
                 ("hot/33x20x7", "", WIDE, False),
                 ("tiny/33x20x7", "", HALVES, False),
                 ("row-shift/33x20x7", "", WIDE, False),
+                ("shift-30000/33x20x7", "", WIDE, False),
+                ("dominant-last/33x20x7", "", WIDE, False),
+                ("ranked/33x20x7", "", DOUBLE, False),
                 ("empty/0x20x7", "", ALL, False),
                 ("batch-normal/2x33x20x7", "", WIDE, False),
             ],
@@ -302,9 +310,11 @@ def scaled_dot_product_attention(forward: Forward) -> list[Case]:
                 (f"row-shift/plain/{main}", "", WIDE, False),
                 (f"scale-half/scale/{main}", "", HALVES, False),
                 (f"scale-negative/scale/{main}", "", HALVES, False),
+                (f"scale-zero/scale/{EVEN}", "", HALVES, False),
                 (f"normal/causal/{square}", "", HALVES, True),
                 ("normal/causal/2x6x3x9x5x7x4", "", HALVES, False),
                 ("normal/causal/2x6x3x1x4x7x5", "", DOUBLE, False),
+                (f"below/causal/{main}", "", HALVES, False),
                 (f"normal/boolean/{square}", "", HALVES, False),
                 (f"mask-Bx1xLxS/boolean/{own}", "", HALVES, False),
                 (f"empty-row/boolean/{square}", "", HALVES, False),

@@ -39,6 +39,11 @@ def of_mean(f: Frame, shape: tuple[int, ...]) -> Floats:
     return normal(f, shape, -12)
 
 
+def faint(f: Frame, shape: tuple[int, ...]) -> Floats:
+    """As it comes through many layers: below 1e-30, where nothing is subnormal yet."""
+    return normal(f, shape, -104)
+
+
 def single(f: Frame, shape: tuple[int, ...]) -> Floats:
     """The gradient of one entry of the last quantity alone."""
     result = np.zeros(shape)

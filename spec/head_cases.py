@@ -78,6 +78,7 @@ def scales() -> list[Case]:
     default = "the default scale given explicitly, over ties"
     large = "a large scale: nearly one-hot rows, further from float64 when fused"
     negative = "a negative scale: its root is no number"
+    nothing = "a scale of 0 is a number, not the want of one: all keys weigh alike"
     filled = "a negative scale turns −∞ into +∞ where it is applied after the triangle"
     return [
         case("scale-half", MAIN, why="scale 1/2 instead of 1/√7", scale=0.5),
@@ -85,6 +86,7 @@ def scales() -> list[Case]:
         case("scale-negative", MAIN, why=negative, scale=-0.5, tier="full"),
         case("scale-negative", SQUARE, why=filled, scale=-0.5, causal=True),
         case("scale-large", MAIN, why=large, scale=2.75),
+        head_case("scale-zero", EVEN, normal, nothing, scale=0.0),
         head_case("ties", EVEN, head_families.ties, default, scale=0.25, exact=ALL),
     ]
 

@@ -72,6 +72,7 @@ KERNELS: Final[Mapping[str, tuple[str, ...]]] = {
     "default-scale": ("A L",),
     "scale-and-default": ("A L",),
     "scale-one-ignored": ("A L",),
+    "scale-zero-ignored": ("A L",),
     "scale-of-values": ("A L",),
     "scale-of-head-count": ("A L",),
     "groups-tiled": ("Ω B",),

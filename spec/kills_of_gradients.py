@@ -105,6 +105,7 @@ LAYER: Final[Mapping[str, tuple[str, ...]]] = {
 
 KERNELS: Final[Mapping[str, tuple[str, ...]]] = {
     "recomputed-without-mask": ("dQ B",),
+    "recomputed-with-fill-1e4": ("dV B",),
     "bias-not-recomputed": ("dQ B",),
     "backward-default-scale": ("dQ B",),
     "value-gradient-cut": ("dV B",),
@@ -175,6 +176,7 @@ ALONE: Final = "there is one gradient, which has the axes of its input"
 EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
     "scaled_dot_product_attention_gradients": {"gradients-per-sample": "there are no weights"},
     "multi_head_attention_gradients": {
+        "recomputed-with-fill-1e4": "no case has scores below −1e4",
         "cotangent-strides-ignored": VIEWS,
         "cotangent-expansion-ignored": VIEWS,
     },

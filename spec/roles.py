@@ -36,6 +36,7 @@ DERIVED: Final[Mapping[str, Callable[[float, float], float]]] = {
     "scale_in_bfloat16": _nearest("bfloat16"),
     "scale_in_float32": _nearest("float32"),
     "scale_unless_one": lambda scale, default: default if scale == 1.0 else scale,
+    "scale_unless_zero": lambda scale, default: scale or default,
 }
 """Scalar parameters of faulty programs, as functions of the scale factor and of 1/√width."""
 

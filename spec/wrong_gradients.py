@@ -82,6 +82,17 @@ SOFTMAX: Final = (
         },
         needs="M",
     ),
+    rules(
+        *("recomputed-with-fill-1e4", "weights recomputed from masked scores that are set to −1e4"),
+        {
+            "logits-gradient": (
+                "softmax(fill_1e4(Z, M), keys) "
+                "* (dA - sum(softmax(fill_1e4(Z, M), keys) * dA, keys))"
+            ),
+            "value-gradient": "softmax(fill_1e4(Z, M), keys).T @ g",
+        },
+        needs="M",
+    ),
     rule(
         *("bias-not-recomputed", "weights that are recomputed without the additive mask"),
         "logits-gradient",

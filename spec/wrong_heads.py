@@ -21,6 +21,11 @@ SCALE: Final = (
         *("S * scale_unless_one", "huggingface/transformers#44380"),
         needs="P",
     ),
+    rule(
+        *("scale-zero-ignored", "the default scale where 0 is asked for", "scaled"),
+        "S * scale_unless_zero",
+        needs="P",
+    ),
     rules(
         *("scale-on-queries-and-keys", "queries and keys that are both multiplied by the scale"),
         {"scores": "(q * s) @ (k * s).T", "scaled": "S"},

@@ -19,7 +19,7 @@ PROFILE = "scaled_dot_product_attention"
 CASES = cases(PROFILE)
 DEFAULT = tuple(case for case in CASES if case.tier == "default")
 BY_ID = {case.id: case for case in CASES}
-DIGEST = "07c7084e3e3d59c5a7db2149d3ddf9a0cf3fb2ce35970931de05b33632fb1cee"
+DIGEST = "08389d0c22905858b87912e97e82ad9731caa11a681a29bff93c82d057c1903a"
 
 MAIN, UNGROUPED, SQUARE = "2x6x3x5x9x7x4", "2x3x3x5x9x7x4", "2x3x3x5x5x7x7"
 

@@ -48,6 +48,10 @@ CONTRACTS = {
 }
 """One port for each part of the contract, the quantity, and a word of the reason."""
 
+REST = pytest.mark.long
+TOO = ("float64", "float16")
+"""Dtypes in which the adapters are not accused either."""
+
 PATIENCE = 2.0
 """Seconds that a port which hangs is given."""
 
@@ -82,7 +86,7 @@ def test_a_faulty_port_is_caught_by_what_it_was_aimed_at(port: Faulty) -> None:
 @pytest.mark.parametrize(
     ("port", "dtype"),
     [
-        pytest.param(port, dtype, id=f"{port.name}-{dtype}")
+        pytest.param(port, dtype, id=f"{port.name}-{dtype}", marks=REST if dtype in TOO else ())
         for port in CORRECT
         for dtype in port.dtypes
     ],
