@@ -108,6 +108,7 @@ def test_the_command_chooses_the_form(
     made = {}
     for name, words in (
         ("out", []),
+        ("-", ["-o", "-"]),
         ("b.json", ["-o", str(tmp_path / "b.json")]),
         ("b.svg", ["-o", str(tmp_path / "b.svg"), "--label", "mine"]),
         ("c.json", ["-o", str(tmp_path / "c.json"), "--format", "svg"]),
@@ -117,6 +118,18 @@ def test_the_command_chooses_the_form(
         assert ended.value.code == 0
         file = tmp_path / name
         made[name] = file.read_bytes() if file.exists() else capsysbinary.readouterr().out
+    assert made["out"] == made["-"]
     assert json.loads(made["out"]) == json.loads(made["b.json"])
     assert b">mine</text>" in made["b.svg"]
     assert made["c.json"].startswith(b"<svg")
+
+
+def test_a_form_that_a_badge_does_not_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write(tmp_path / "a.jsonl", lines([result()])))
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "badge", path, "-o", str(tmp_path / "b.png")])
+    assert ended.value.code == 2
+    assert "ends in neither .json nor .svg" in capsys.readouterr().err
+    assert not (tmp_path / "b.png").exists()

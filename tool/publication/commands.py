@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qkvac.usage import UsageError
+
 if TYPE_CHECKING:
     from qkvac.publication.archive import Archive
 
@@ -184,7 +186,10 @@ def badge(
     from qkvac.publication.output import emit
 
     if form is None:
-        form = "svg" if output is not None and output.suffix == ".svg" else "json"
+        name = output or Path("-")
+        form = "json" if str(name) == "-" else name.suffix.lower().removeprefix(".")
+        if form not in ("json", "svg"):
+            raise UsageError(f"{output} ends in neither .json nor .svg: say --format json or svg")
     made = badge(_read(records, max_size, True), label)
     emit([svg(made) if form == "svg" else endpoint(made)], output, records)
 
