@@ -267,7 +267,9 @@ def effective_bits(errors: Array, sigma: Array, arithmetic: Arithmetic) -> Preci
     noisy = sigma > 0
     if not noisy.any():
         return Precision(float(declared), None)
-    deviation = float(np.quantile(errors[noisy] / sigma[noisy], 0.75)) / UPPER_QUARTILE
+    with np.errstate(over="ignore"):
+        ratios = errors[noisy] / sigma[noisy]
+    deviation = float(np.quantile(ratios, 0.75)) / UPPER_QUARTILE
     if not 0 < deviation < inf:
         return Precision(53.0 if deviation == 0 else 0.0, None)
     bits = min(declared - log2(deviation / TYPICAL_RMS), 53.0)

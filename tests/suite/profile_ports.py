@@ -79,7 +79,7 @@ def scaled_dot_product_attention(Q, K, V, *, causal=False, mask=None, scale=None
     h, g = Q.shape[-3], K.shape[-3]
     K, V = (np.repeat(x, h // max(g, 1), axis=-3) for x in (K, V))
     S = Q @ K.swapaxes(-1, -2)
-    Z = S * S.dtype.type(scale) if scale else S / S.dtype.type(Q.shape[-1] ** 0.5)
+    Z = S * S.dtype.type(scale) if scale is not None else S / S.dtype.type(Q.shape[-1] ** 0.5)
     keep = triangle(*S.shape[-2:]) if causal else np.array(True)
     if mask is not None and mask.dtype == bool:
         keep = keep & mask
