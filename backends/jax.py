@@ -44,7 +44,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "jax",
     "requires": "jax",
     "modes": ("eager", "jit", "tf32"),
-    "shapes": {"eager": "some", "tf32": "few", "jit": "few"},
+    "shapes": {"eager": "some", "tf32": "some", "jit": "few"},
     "mode_devices": {"tf32": ("cuda",)},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),

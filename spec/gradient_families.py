@@ -40,7 +40,7 @@ def of_mean(f: Frame, shape: tuple[int, ...]) -> Floats:
 
 
 def faint(f: Frame, shape: tuple[int, ...]) -> Floats:
-    """As it comes through many layers: below 1e-30, where nothing is subnormal yet."""
+    """As it comes through many layers: below 1e-30, yet far above the smallest normal number."""
     return normal(f, shape, -104)
 
 

@@ -47,8 +47,12 @@ def qkvac_process(*words: str, **environment: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **environment},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=_heeds_ctrl_c if os.name == "posix" else None,
     )
+
+
+def _heeds_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 WRONG = "def attention(*arrays): return 2 * plain(*arrays)[-1]"
