@@ -255,6 +255,7 @@ def attention_linear_layers(forward: Forward) -> list[Case]:
                 variant="bias",
             ),
             bias,
+            compiled=True,
         ),
         _exact(
             case("balanced", (4, 6, 16), made.balanced_linear, EXACT, variant="plain"),
