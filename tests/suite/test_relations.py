@@ -260,16 +260,55 @@ def test_what_need_not_be_bitwise_is_reported(tmp_path: Path) -> None:
     assert any("as allowed" in reason for reason in reasons)
 
 
+FUSED = """
+    QKVAC["arithmetic"] = {"softmax": "fused"}
+    """
+UNDECLARED = """
+    QKVAC["arithmetic"] = {}
+    """
+
+
 def test_bits_through_the_softmax_are_asked_of_one_form_only(tmp_path: Path) -> None:
     text = EPSILON.replace("1e-9", "1e-15")
     (asked, *_) = results(write(tmp_path, text), "first-row", profiles=(CAUSAL,))
     assert asked.status == Status.FAILED
-    fused = write(tmp_path, f'{text}\n    QKVAC["arithmetic"] = {{"softmax": "fused"}}')
-    (told, *_) = results(fused, "first-row", profiles=(CAUSAL,))
+    (told, *_) = results(write(tmp_path, text + FUSED), "first-row", profiles=(CAUSAL,))
     assert (told.status, told.reason) == (
         Status.PASSED,
-        "bits of C[0] and V[0] differ, as the softmax allows",
+        "bits of C[0] and V[0] differ, as allowed",
     )
+
+
+TREBLED = """
+    {NAME}_before = {NAME}
+    def {NAME}(*arrays, **keywords):
+        found = {NAME}_before(*arrays, **keywords)
+        if keywords.get("causal", True):
+            found["C"][..., 0, :] *= 3
+        return found
+    """
+
+
+@pytest.mark.parametrize("form", [FUSED, UNDECLARED], ids=["fused", "undeclared"])
+@pytest.mark.parametrize("profile", [CAUSAL, SDPA, MULTI])
+@pytest.mark.parametrize("fault", [EPSILON, TREBLED], ids=["an epsilon", "three times as large"])
+def test_a_first_row_is_held_to_its_bound_whatever_the_softmax(
+    tmp_path: Path, fault: str, profile: str, form: str
+) -> None:
+    text = fault.format(NAME=profile) + form
+    found = list(results(write(tmp_path, text), "first-row", profiles=(profile,)))
+    assert found
+    assert {result.status for result in found} == {Status.FAILED}, [r.line for r in found]
+    assert all("by more than rounding allows: " in (r.reason or "") for r in found)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_a_first_row_that_is_right_passes_in_any_form(tmp_path: Path, dtype: str) -> None:
+    text = EPSILON.replace("1e-9", "1e-17") + UNDECLARED
+    if dtype.endswith("16"):
+        text += IN_FLOAT32
+    found = list(results(write(tmp_path, text), "first-row", dtype=dtype))
+    assert {result.status for result in found} == {Status.PASSED}, [r.line for r in found]
 
 
 def test_every_combination_of_flags_is_asked_about_the_future(tmp_path: Path) -> None:
