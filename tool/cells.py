@@ -53,16 +53,19 @@ class Status:
     NOT_REPORTED: Final = "not reported"
     UNSUPPORTED: Final = "unsupported"
     SKIPPED: Final = "skipped"
+    INFORMATIONAL: Final = "informational"
     INDECISIVE: Final = "indecisive"
     KNOWN_DEVIATION: Final = "known deviation"
     UNEXPECTED_PASS: Final = "unexpected pass"
 
     ALL: Final = (
         *(PASSED, FAILED, ERROR, CRASH, TIMEOUT, MISSING, NOT_REPORTED, UNSUPPORTED, SKIPPED),
-        *(INDECISIVE, KNOWN_DEVIATION, UNEXPECTED_PASS),
+        *(INFORMATIONAL, INDECISIVE, KNOWN_DEVIATION, UNEXPECTED_PASS),
     )
     BAD: Final = frozenset({FAILED, ERROR, CRASH, TIMEOUT, MISSING, UNEXPECTED_PASS})
     """What makes a run fail (exit status 1)."""
+    NOT_REQUIRED: Final = (SKIPPED, UNSUPPORTED, NOT_REPORTED, INFORMATIONAL)
+    """What neither passes nor fails, and nobody has to answer for."""
 
 
 @dataclass(frozen=True)

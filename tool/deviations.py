@@ -26,8 +26,6 @@ from qkvac.usage import UsageError
 CLAUSES: Final = ("contract", "E", "L", "B", "M", Status.ERROR, Status.CRASH, Status.TIMEOUT)
 """How a covered cell may fail: by a clause, or without an answer."""
 
-NOT_EXECUTED: Final = (Status.SKIPPED, Status.UNSUPPORTED, Status.NOT_REPORTED)
-
 
 @dataclass(frozen=True)
 class Deviation:
@@ -120,7 +118,7 @@ class Deviations:
 
     def apply(self, result: Result, entry: Entry) -> Result:
         """The result in the light of the entries that cover its cell."""
-        if result.status in NOT_EXECUTED:
+        if result.status in Status.NOT_REQUIRED:
             return result
         if entry.subject not in self._of_subject:
             found = tuple(known for known in self.entries if known.covers_subject(entry))

@@ -30,8 +30,6 @@ NOT_PROVED: Final = (
 MOST: Final = 4
 """Names that a sentence lists."""
 
-NOT_RUN: Final = (Status.SKIPPED, Status.UNSUPPORTED, Status.NOT_REPORTED)
-
 
 @dataclass(frozen=True)
 class Report:
@@ -131,7 +129,9 @@ class Report:
     @property
     def required(self) -> int:
         """Cells that were run and had to pass."""
-        return sum(count for status, count in self.counts.items() if status not in NOT_RUN)
+        return sum(
+            count for status, count in self.counts.items() if status not in Status.NOT_REQUIRED
+        )
 
     @property
     def sentence(self) -> str:

@@ -20,7 +20,7 @@ def compose(job: Job, answer: Answer, judged: Judged | None) -> tuple[Result, ..
         return tuple(_unanswered(job, cell, answer) for cell in job.cells)
     diagnosis = _first_wrong(job, judged.verdicts)
     return tuple(
-        _checked(cell, answer.findings[cell.quantity], answer.outcome)
+        checked(cell, answer.findings[cell.quantity], answer.outcome)
         if cell.quantity in answer.findings
         else _judged(job, cell, answer.outcome, judged, diagnosis)
         for cell in job.cells
@@ -38,7 +38,8 @@ def _unanswered(job: Job, cell: Cell, answer: Answer) -> Result:
     )
 
 
-def _checked(cell: Cell, finding: Finding, outcome: Outcome) -> Result:
+def checked(cell: Cell, finding: Finding, outcome: Outcome) -> Result:
+    """The result of a check."""
     return Result(
         cell,
         finding.status,

@@ -18,7 +18,7 @@ from qkvac.declaration import DEFAULT_CONVENTIONS
 from qkvac.deviations import Deviation
 from qkvac.failures import blocks
 from qkvac.findings import listed
-from qkvac.report import FAILED, NOT_PROVED, NOT_RUN, PASSED, Report, summed_up
+from qkvac.report import FAILED, NOT_PROVED, PASSED, Report, summed_up
 from qkvac.spec.attention import Arithmetic
 from qkvac.tables import tables
 
@@ -76,7 +76,7 @@ def _models(report: Report) -> list[str]:
     if (
         any(r.status == Status.NOT_REPORTED and r.cell.quantity != "Ω" for r in inner)
         and any(r.decisive and r.last for r in quantities)
-        and all(r.status in NOT_RUN for r in inner)
+        and all(r.status in Status.NOT_REQUIRED for r in inner)
     ):
         absent = [r.cell.quantity for r in inner if r.status == Status.NOT_REPORTED]
         sharper = [name for name in dict.fromkeys(absent) if name != "Ω"]
@@ -146,7 +146,7 @@ def _left_out(report: Report) -> list[str]:
     for result in report.results:
         if not result.offered and (result.reason or "").startswith("no function"):
             continue
-        if result.status in (*NOT_RUN, Status.INDECISIVE, Status.KNOWN_DEVIATION):
+        if result.status in (*Status.NOT_REQUIRED, Status.INDECISIVE, Status.KNOWN_DEVIATION):
             subject = result.cell.subject.id
             reason = result.reason or ""
             if result.status == Status.NOT_REPORTED:

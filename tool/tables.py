@@ -16,7 +16,7 @@ from rich.text import Text
 
 from qkvac.cells import CHECKS, Result, Status, Subject
 from qkvac.declaration import DTYPES
-from qkvac.report import NOT_RUN, Report
+from qkvac.report import Report
 from qkvac.spec.attention import DECLARED
 
 GRADES: Final = ("exact", "faithful", "conforming", "suspicious")
@@ -25,7 +25,7 @@ GRADES: Final = ("exact", "faithful", "conforming", "suspicious")
 STYLES: Final = {
     **dict.fromkeys(Status.BAD, "bold red"),
     **dict.fromkeys((Status.INDECISIVE, Status.KNOWN_DEVIATION, "suspicious"), "yellow"),
-    **dict.fromkeys((*NOT_RUN, ""), "dim"),
+    **dict.fromkeys((*Status.NOT_REQUIRED, ""), "dim"),
     **dict.fromkeys(GRADES[:3], "green"),
 }
 
@@ -195,7 +195,7 @@ def worst_status(results: Iterable[Result]) -> str:
     order = (
         *(Status.CRASH, Status.TIMEOUT, Status.ERROR, Status.FAILED, Status.MISSING),
         *(Status.UNEXPECTED_PASS, Status.KNOWN_DEVIATION, Status.PASSED, Status.INDECISIVE),
-        *reversed(NOT_RUN),
+        *reversed(Status.NOT_REQUIRED),
     )
     return next((status for status in order if status in found), "")
 
@@ -235,5 +235,5 @@ def _resolution(results: Iterable[Result]) -> str:
 def _passed(results: Iterable[Result]) -> str:
     """Passed cells of those that were run."""
     counts = Counter(result.status for result in results)
-    required = sum(count for status, count in counts.items() if status not in NOT_RUN)
+    required = sum(count for status, count in counts.items() if status not in Status.NOT_REQUIRED)
     return f"{counts[Status.PASSED]}/{required}"

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from qkvac import breadth, checks, protocol_checks
-from qkvac.cells import Result, Status
+from qkvac.cells import Cell, Result, Status
 from qkvac.declaration import DTYPES
 from qkvac.findings import Visit, failed
 from qkvac.normality import granule, stays_normal
 from qkvac.process import BackendError, Outcome, WorkerCrash, WorkerTimeout
+from qkvac.report import Report
+from qkvac.results import checked
 from qkvac.roster import Entry, survey
 from qkvac.selection import Options, Selection, find_case
 from qkvac.spec.cases import Case, cases
@@ -165,8 +167,21 @@ def test_anything_else_is_not(contractions: list[dict[str, Any]], transpositions
     finding = protocol_checks.budget(visit(record=lambda: record))
     assert (finding.status, finding.clause) == (Status.FAILED, "M")
     informed = protocol_checks.budget(visit(record=lambda: record, mode="compile"))
-    assert informed.status == Status.PASSED
-    assert "for information" in (informed.reason or "")
+    assert informed.status == Status.INFORMATIONAL
+    assert finding.reason
+    assert finding.reason in (informed.reason or "")
+
+
+def test_a_budget_that_nobody_has_to_meet_is_no_pass_either() -> None:
+    """Kept or not: it neither passes nor fails, and proves nothing."""
+    kept = visit(record=lambda: {"contractions": RIGHT, "transpositions": 1}, mode="compile")
+    finding = protocol_checks.budget(kept)
+    assert (finding.status, finding.clause) == (Status.INFORMATIONAL, None)
+    cell = Cell(kept.entry.subject, "float32", WHERE.id, "budget")
+    told = checked(cell, finding, kept.outcome)
+    assert told.ok
+    assert not told.decisive
+    assert Report((told,)).exit_status == 3, "nothing was proved"
 
 
 @pytest.mark.parametrize(

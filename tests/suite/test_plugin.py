@@ -320,6 +320,7 @@ OUTCOMES = {
     Status.NOT_REPORTED: pytest.skip.Exception,
     Status.UNSUPPORTED: pytest.skip.Exception,
     Status.SKIPPED: pytest.skip.Exception,
+    Status.INFORMATIONAL: pytest.skip.Exception,
     Status.INDECISIVE: pytest.skip.Exception,
     Status.KNOWN_DEVIATION: pytest.xfail.Exception,
     Status.UNEXPECTED_PASS: pytest.fail.Exception,

@@ -46,7 +46,7 @@ from qkvac.tests.suite.records import (
 )
 
 ABSENT = "absent"
-NOT_RUN = (ABSENT, Status.SKIPPED, Status.UNSUPPORTED, Status.NOT_REPORTED, Status.INDECISIVE)
+NOT_RUN = (ABSENT, *Status.NOT_REQUIRED, Status.INDECISIVE)
 
 
 def archive(folder: Path, name: str, *sections: Any) -> Archive:

@@ -43,7 +43,7 @@ from qkvac.tests.suite.records import (
 
 PORT = Subject("my_port", "default", "cpu", port="my_port.py")
 
-NOT_RUN = (Status.SKIPPED, Status.UNSUPPORTED, Status.NOT_REPORTED)
+NOT_RUN = Status.NOT_REQUIRED
 
 
 # --- the verdict --------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from qkvac.publication.drift import Drift, drift
 from qkvac.publication.marks import score
 from qkvac.publication.surroundings import facts
 from qkvac.publication.texts import parted, visible
-from qkvac.report import FAILED, INDECISIVE, NOT_PROVED, NOT_RUN, PASSED, Report
+from qkvac.report import FAILED, INDECISIVE, NOT_PROVED, PASSED, Report
 
 LIMIT: Final = 1 << 20
 """Bytes that GitHub takes for the summary of a step."""
@@ -168,7 +168,7 @@ def _scores(archive: Archive) -> Iterator[str]:
                 str(sum(map(report.is_failure, results)) or ""),
                 str(counts[Status.KNOWN_DEVIATION] or ""),
                 str(counts[Status.INDECISIVE] or ""),
-                str(sum(counts[status] for status in NOT_RUN) or ""),
+                str(sum(counts[status] for status in Status.NOT_REQUIRED) or ""),
                 f"{max(ratios):.2g}" if ratios else "",
             ]
             rows.append(row)
@@ -181,7 +181,7 @@ def _not_run(archive: Archive) -> Iterator[str]:
     counts = Counter(
         (r.status, r.cell.quantity if r.status == Status.NOT_REPORTED else r.reason or "")
         for r in archive.results
-        if r.status in (*NOT_RUN, Status.INDECISIVE)
+        if r.status in (*Status.NOT_REQUIRED, Status.INDECISIVE)
     )
     rows = [[status, code(reason), str(n)] for (status, reason), n in counts.most_common()]
     left_out = Counter[str]()

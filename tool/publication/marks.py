@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from qkvac.cells import Result, Status
-from qkvac.report import NOT_RUN
 from qkvac.tables import GRADES, worst_status
 
 PLAIN, FAILED, KNOWN, OPEN, ABSENT = "plain", "failed", "known", "open", "absent"
@@ -18,7 +17,7 @@ PLAIN, FAILED, KNOWN, OPEN, ABSENT = "plain", "failed", "known", "open", "absent
 
 KINDS: Final = {
     **dict.fromkeys(Status.BAD, FAILED),
-    **dict.fromkeys(NOT_RUN, ABSENT),
+    **dict.fromkeys(Status.NOT_REQUIRED, ABSENT),
     Status.KNOWN_DEVIATION: KNOWN,
     Status.INDECISIVE: OPEN,
     Status.PASSED: PLAIN,
@@ -58,6 +57,6 @@ def score(results: Iterable[Result], strict: bool = False) -> tuple[int, int]:
     """Cells that passed, and cells that were run and had to: what is never shown is a part."""
     passed = required = 0
     for result in results:
-        required += result.status not in NOT_RUN
+        required += result.status not in Status.NOT_REQUIRED
         passed += result.status == Status.PASSED and not (strict and result.grade == "suspicious")
     return passed, required

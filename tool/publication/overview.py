@@ -13,7 +13,7 @@ from qkvac.publication.marks import FAILED, KNOWN, OPEN, PLAIN, score
 from qkvac.publication.runs import FEATURES, Run, differing, facts, title
 from qkvac.publication.texts import listed
 from qkvac.report import FAILED as BAD
-from qkvac.report import NOT_RUN, PASSED
+from qkvac.report import PASSED
 from qkvac.tables import GRADES
 
 UNGRADED: Final = "passed, without a grade"
@@ -135,7 +135,9 @@ def _counts(results: Sequence[Result]) -> tuple[Count, ...]:
 
 def _not_run(results: Sequence[Result]) -> tuple[Count, ...]:
     counts = Counter(result.status for result in results)
-    return tuple(Count(status, "absent", counts[status]) for status in NOT_RUN if counts[status])
+    return tuple(
+        Count(status, "absent", counts[status]) for status in Status.NOT_REQUIRED if counts[status]
+    )
 
 
 def places(runs: Sequence[Run]) -> tuple[Place, ...]:

@@ -4,7 +4,7 @@
 const PAGE = 100;
 const FILTERS = ["status", "subject", "profile", "dtype", "quantity", "environment"];
 const BAD = ["failed", "error", "crash", "timeout", "missing", "unexpected pass"];
-const NOT_RUN = ["skipped", "unsupported", "not reported"];
+const NOT_RUN = ["skipped", "unsupported", "not reported", "informational"];
 const SORTS = { ratio: "descending", bits: "ascending", seconds: "descending" };
 
 const $ = (id) => document.getElementById(id);

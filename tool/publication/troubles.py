@@ -13,7 +13,6 @@ from qkvac.failures import command, groups, telling, what, worst
 from qkvac.publication.runs import Run
 from qkvac.publication.strips import family_of
 from qkvac.publication.texts import listed, parted
-from qkvac.report import NOT_RUN
 
 LISTED: Final = 60
 """Failing cells that the page lists of a group; the table of all cells has every one."""
@@ -140,7 +139,7 @@ def absences(runs: Sequence[Run]) -> tuple[Absence, ...]:
     """What was not run or proves nothing, by status and reason; most cells first in a status."""
     found = dict[tuple[str, str], list[tuple[Run, Result]]]()
     for run, result in _all(runs):
-        if result.status in (*NOT_RUN, Status.INDECISIVE):
+        if result.status in (*Status.NOT_REQUIRED, Status.INDECISIVE):
             reason = (result.reason or "") if result.offered else NO_FUNCTION
             found.setdefault((result.status, reason), []).append((run, result))
     order = Counter[str]()
