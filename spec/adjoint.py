@@ -9,24 +9,29 @@ equations backwards, each operation hands the cotangent of its result to its ope
     repeat, take      sums over what was repeated or taken more than once
 
 What several equations read gets one sum of all that they hand back, so that the rounding
-interpretation sees it as the single open sum that frameworks make of it. Inputs that a batch
-shares (weights, biases, masks) are summed over the batch by `sum_to`.
+interpretation sees it as the single open sum that frameworks make of it. Operands that were
+repeated to fit another, and inputs that a batch shares (weights, biases, masks), get the sum over
+their repetitions by `sum_to`. The rules need the value of each nonlinear call, so the derivation
+starts from the normal form, in which each has a name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, reduce
 from typing import Final
 
+from qkvac.spec.axes import axes_of, is_broadcast
+from qkvac.spec.consistency import ordered
+from qkvac.spec.normalform import fresh, normal
 from qkvac.spec.notation import declaration, expression
 from qkvac.spec.syntax import Equation, Expr, Op, Program, Ref, SpecError, Tensor, is_scalar, walk
 
-SHARED: Final = ("Wq", "Wk", "Wv", "Wo", "bq", "bk", "bv", "mask")
+SHARED: Final = frozenset({"Wq", "Wk", "Wv", "Wo", "bq", "bk", "bv", "mask"})
 """Inputs that carry no batch axes of their own, or broadcast along some."""
 
 LOGITS: Final = "S"
-"""What is called the argument of a softmax that is no tensor of the text."""
+"""What is called the argument of a softmax that is no tensor of the text; of further ones, S2, …"""
 
 
 def cotangent(name: str) -> str:
@@ -35,31 +40,45 @@ def cotangent(name: str) -> str:
 
 
 @cache
-def adjoint(program: Program, last: str, contracted: bool = False) -> Program:
+def adjoint(
+    program: Program,
+    last: str,
+    contracted: bool = False,
+    shared: frozenset[str] = SHARED,
+) -> Program:
     """The program, with a cotangent of `last` as a further input, and equations for all others.
 
-    Gradients of the real inputs come last, in the order of the inputs. `contracted` takes the sum
-    of a softmax's rule over the width of its product instead of over the keys, as kernels do that
-    never hold dA: for c = p @ v it is Σ p · dp = Σ dc · c. Both are the same in exact arithmetic,
-    and rounded differently. Raises SpecError for an operation that has no reverse rule here.
+    Gradients of the real inputs come last, in the order of the inputs. `shared` are the inputs
+    that all samples of a batch have in common, or that are broadcast otherwise; their gradients
+    are summed to their shapes. `contracted` takes the sum of a softmax's rule over the width of
+    its product instead of over the keys, as kernels do that never hold dA: for c = p @ v it is
+    Σ p · dp = Σ dc · c. Both are the same in exact arithmetic, and rounded differently.
+
+    Raises SpecError for an operation that has no reverse rule here, or if a name of the program
+    is that of a cotangent.
     """
-    return _Adjoint(program, last, contracted).derived()
+    return _Adjoint(normal(program, products=False), last, contracted, shared).derived()
 
 
 class _Adjoint:
     """One backward walk: what has been handed back to each tensor so far, and the equations."""
 
-    def __init__(self, program: Program, last: str, contracted: bool) -> None:
+    def __init__(
+        self, program: Program, last: str, contracted: bool, shared: frozenset[str]
+    ) -> None:
         self.program = program
         self.last = last
         self.contracted = contracted
+        self.shared = shared
+        self.given = Tensor(cotangent(last), program.tensors[last].axes)
+        self.tensors = {**program.tensors, self.given.name: self.given}
+        """All tensors so far, cotangents included."""
         self.handed: dict[str, list[Expr]] = {}
         self.equations: list[Equation] = []
         self.line = program.equations[-1].line
 
     def derived(self) -> Program:
         program = self.program
-        given = program.tensors[self.last]
         for equation in reversed(program.equations):
             name = equation.target.name
             if name == self.last:
@@ -69,21 +88,29 @@ class _Adjoint:
         for tensor in program.inputs:
             if tensor.kind == "real" and tensor.name in self.handed:
                 self.collected(tensor)
-        return Program(
-            (*program.inputs, Tensor(cotangent(self.last), given.axes)),
-            program.parameters,
-            (*program.equations, *self.equations),
+        return ordered(
+            Program(
+                (*program.inputs, self.given),
+                program.parameters,
+                (*program.equations, *self.equations),
+            )
         )
 
     def collected(self, tensor: Tensor) -> Expr:
         """States the equation of a tensor's cotangent, and refers to it."""
-        total = reduce(lambda x, y: Op("add", (x, y)), self.handed[tensor.name])
-        if tensor.name in SHARED:
-            total = Op("sum_to", (total, Ref(tensor.name)))
+        handed, own = self.handed[tensor.name], Ref(tensor.name)
+        total = _sum(handed)
+        if tensor.name in self.shared:
+            # One sum of all, unless some of it is to be summed over more axes than the rest.
+            if len({axes_of(part, self.tensors) for part in handed}) == 1:
+                total = Op("sum_to", (total, own))
+            else:
+                total = _sum([Op("sum_to", (part, own)) for part in handed])
         return self.stated(cotangent(tensor.name), tensor, total)
 
     def stated(self, name: str, like: Tensor, value: Expr) -> Expr:
         target = Tensor(name, like.axes)
+        self.tensors.setdefault(name, target)
         self.line += 1
         text = f"{declaration(target)} = {expression(value)}"
         self.equations.append(Equation(target, value, text, self.line))
@@ -105,7 +132,14 @@ class _Adjoint:
             return
         for argument, part in self.parts(node, given):
             if not is_scalar(argument, tensors):
-                self.hand(argument, part, target)
+                self.hand(argument, self.fitted(argument, part), target)
+
+    def fitted(self, argument: Expr, part: Expr) -> Expr:
+        """`part` summed to the axes of `argument`, where that was repeated along some."""
+        if isinstance(argument, Ref) and argument.name in self.shared:
+            return part  # all that it is handed will be summed
+        own, result = (axes_of(node, self.tensors) for node in (argument, part))
+        return Op("sum_to", (part, argument)) if is_broadcast(own, result) else part
 
     def parts(self, node: Op, given: Expr) -> Iterator[tuple[Expr, Expr]]:
         """Each operand with its cotangent; scalars may be among them."""
@@ -141,23 +175,28 @@ class _Adjoint:
     def through_softmax(self, node: Op, given: Expr, target: Tensor) -> Expr:
         """The cotangent of the logits; a statement of its own, unless they are a tensor."""
         weights = Ref(target.name)
-        if self.program.equation(target.name).expression is not node:
-            raise SpecError("a softmax within another operation has no reverse rule")
         mean = Op("sum", (self.terms(weights, given),), node.axis)
         value = Op("multiply", (weights, Op("subtract", (given, mean))))
         if isinstance(node.args[0], Ref):
             return value
-        return self.stated(cotangent(LOGITS), target, value)
+        used = {cotangent(name) for name in self.program.tensors}.union(
+            self.tensors, self.program.axis_names, self.program.parameters
+        )
+        return self.stated(fresh(cotangent(LOGITS), used), target, value)
 
     def terms(self, weights: Ref, given: Expr) -> Expr:
         """What is summed along the rows of a softmax."""
-        handed = self.handed[weights.name]
+        handed = self.handed.get(weights.name, [])
         if self.contracted and len(handed) == 1:
             (product,) = handed
             if isinstance(product, Op) and product.name == "matmul":
                 left, right = product.args
                 return Op("multiply", (left, Op("matmul", (weights, turned(right)))))
         return Op("multiply", (weights, given))
+
+
+def _sum(parts: Sequence[Expr]) -> Expr:
+    return reduce(lambda x, y: Op("add", (x, y)), parts)
 
 
 def turned(node: Expr) -> Expr:

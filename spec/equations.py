@@ -114,7 +114,9 @@ def evaluate(
         evaluator = _Evaluator(algebra, values, ranks, sizes, fold)
         value, _ = evaluator.tensor(equation.expression)
         name = equation.target.name
-        values[name] = results[name] = algebra.report(name, value)
+        results[name] = algebra.report(name, value)
+        # A part is noted, and goes on as it was computed.
+        values[name] = value if equation.part else results[name]
         ranks[name] = equation.target.rank
     return results
 
@@ -149,6 +151,12 @@ class _Evaluator:
         if name == "sum":
             x, inner = self.tensor(args[0])
             return algebra.sum(x, self.axis(expression, inner)), rank
+        if name == "sum_to":
+            x, inner = self.tensor(args[0])
+            missing = inner - rank
+            # Batch axes are those that a declaration leaves out, so `like` is brought to its rank.
+            total = algebra.sum_to(x, self.lifted(args[1], inner, keep=0))
+            return (algebra.drop(total, missing - inner, missing) if missing > 0 else total), rank
         if name == "causal":
             return algebra.causal(*(self.size(arg) for arg in args)), rank
         if name in ("split", "repeat", "head"):
@@ -156,7 +164,7 @@ class _Evaluator:
                 x, inner = self.tensor(args[0])
                 return algebra.head(x, self.size(args[1]), -inner), rank
             return getattr(algebra, name)(self.tensor(args[0])[0], self.size(args[1])), rank
-        # transpose, negate, merge, finite, take, sum_to, scatter_add, pad: tensors throughout
+        # transpose, negate, merge, finite, take, scatter_add, pad: tensors throughout
         return getattr(algebra, name)(*(self.tensor(arg)[0] for arg in args)), rank
 
     def with_scalar(self, name: str, args: tuple[Expr, ...], scalar: list[bool]) -> Any:
@@ -191,6 +199,6 @@ class _Evaluator:
     def lifted(self, expression: Expr, rank: int, keep: int) -> Any:
         """The value with `rank` declared axes; new ones stand before the last `keep` (0: all)."""
         value, own = self.tensor(expression)
-        if own == rank:
+        if own >= rank:
             return value
         return self.algebra.lift(value, -(keep or own), rank - own)

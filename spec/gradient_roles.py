@@ -28,7 +28,9 @@ def backward(program: Program) -> frozenset[str]:
     named = {cotangent(name) for name in (*tensors, LOGITS)}
     if not any(tensor.name in named for tensor in program.inputs):
         return frozenset()
-    return frozenset(e.target.name for e in program.equations if e.target.name in named)
+    targets = (equation.target.name for equation in program.equations)
+    logits = cotangent(LOGITS)  # dS, dS2, …
+    return frozenset(n for n in targets if n in named or n.rstrip("0123456789") == logits)
 
 
 def parts(

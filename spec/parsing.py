@@ -12,23 +12,22 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
+from qkvac.spec.consistency import InconsistencyError, typed
 from qkvac.spec.syntax import (
     Equation,
     Expr,
-    Kind,
     Number,
     Op,
     Program,
     Ref,
     SpecError,
     Tensor,
-    rank_of,
     walk,
 )
 
@@ -117,13 +116,10 @@ class _Parser:
         if not equations:
             raise self.error(1, None, "the text declares no equation")
         program = Program(tuple(inputs), tuple(parameters), tuple(equations))
-        clash = [name for name in program.axis_names if name in program.tensors]
-        if clash:
-            problem = f"{clash[0]} names both a tensor and an axis"
-            raise self.error(lines[clash[0]], None, problem)
-        kinds = self.check(program)
-        typed = (replace(tensor, kind=kinds.get(tensor.name, "real")) for tensor in program.inputs)
-        return replace(program, inputs=tuple(typed))
+        try:
+            return typed(program)
+        except InconsistencyError as found:
+            raise self.error(lines[found.name], None, str(found)) from None
 
     def declaration(self, node: ast.expr) -> Tensor:
         if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
@@ -193,50 +189,3 @@ class _Parser:
             axis = value.value
         args = tuple(self.expression(given[p]) for p in signature.parameters if p in given)
         return Op(name, args, axis)
-
-    def check(self, program: Program) -> dict[str, Kind]:
-        """Names known and used in order, ranks consistent; returns the kind of each input."""
-        scalars = set(program.axis_names) | set(program.parameters)
-        ranks = {tensor.name: tensor.rank for tensor in program.inputs}
-        kinds = dict[str, Kind]()
-        for equation in program.equations:
-            try:
-                rank = rank_of(equation.expression, ranks, scalars)
-                _infer_kinds(equation.expression, None, kinds)
-            except SpecError as error:
-                raise self.error(equation.line, None, str(error)) from None
-            if rank != equation.target.rank:
-                target = equation.target
-                problem = f"the right-hand side has {rank} axes, {target.name} has {target.rank}"
-                raise self.error(equation.line, None, problem)
-            ranks[equation.target.name] = rank
-        return kinds
-
-
-def _infer_kinds(expression: Expr, kind: Kind | None, kinds: dict[str, Kind]) -> None:
-    """Record what each name is used as: a mask in `where=` and `&`, an index in take."""
-    if isinstance(expression, Ref):
-        used: Kind = kind or "real"
-        if kinds.setdefault(expression.name, used) != used:
-            before = kinds[expression.name]
-            raise SpecError(f"{expression.name} is used both as {before} and as {used}")
-    elif isinstance(expression, Op):
-        if _is_mask(expression) and kind != "mask":
-            raise SpecError(f"{expression.name} is a mask, which only where= and & take")
-        for position, argument in enumerate(expression.args):
-            below: Kind | None = None
-            if expression.name == "conjunction" or (expression.name == "softmax" and position == 1):
-                below = "mask"
-            elif expression.name in ("take", "scatter_add") and position == 1:
-                below = "index"
-                if not isinstance(argument, Ref):
-                    raise SpecError(f"the index of {expression.name} is a name")
-            if below == "mask" and not _is_mask(argument):
-                raise SpecError("where= and & take a mask: a name, causal(…), finite(…) or m & m")
-            _infer_kinds(argument, below, kinds)
-
-
-def _is_mask(expression: Expr) -> bool:
-    if isinstance(expression, Op):
-        return expression.name in ("causal", "finite", "conjunction")
-    return isinstance(expression, Ref)

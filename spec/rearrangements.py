@@ -87,6 +87,15 @@ class Rearrangements(Masks):
 
         return _rearranged(x, raised)
 
+    def drop(self, x: Any, axis: int, count: int) -> Any:
+        """Remove `count` axes of size 1 before the trailing axis `axis`, as `lift` inserts them."""
+
+        def lowered(a: Array) -> Array:
+            at = a.ndim + axis
+            return a.reshape(*a.shape[: at - count], *a.shape[at:])
+
+        return _rearranged(x, lowered)
+
     def take(self, table: Any, index: Array) -> Any:
         """Row index[…] of table[…, t, d]; leading axes of the table belong to the index's."""
 

@@ -33,6 +33,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from qkvac.spec import gradient_places, places, text
+from qkvac.spec.consistency import ordered
 from qkvac.spec.equations import fold
 from qkvac.spec.mistakes import MISTAKES
 from qkvac.spec.roles import DERIVED, Roles
@@ -88,7 +89,8 @@ class Rewrite:
 def rewritten(program: Program, rules: tuple[Rewrite, ...]) -> Program | None:
     """All rules applied; None unless each of them finds its place.
 
-    Their texts mean the declared program, not what an earlier rule has made of it.
+    Their texts mean the declared program, not what an earlier rule has made of it. Raises
+    SpecError if the result is no program: a rule that refers to what is defined later.
     """
     roles, found = Roles.of(program), program
     for rule in rules:
@@ -96,7 +98,7 @@ def rewritten(program: Program, rules: tuple[Rewrite, ...]) -> Program | None:
         if changed is None:
             return None
         found = changed
-    return found
+    return ordered(found, as_declared=False)
 
 
 def _restated(equation: Equation, expression: Expr) -> Equation:

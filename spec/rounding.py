@@ -89,7 +89,10 @@ class OpenSum:
 
 
 class Rounding(Rearrangements):
-    """The algebra of open sums under one arithmetic model; reported bounds gather in `bounds`."""
+    """The algebra of open sums under one arithmetic model.
+
+    Of what is reported, `values`, `bounds` and `magnitudes` gather by name.
+    """
 
     def __init__(
         self, arithmetic: Arithmetic, conventions: Mapping[str, str] | None = None
@@ -107,6 +110,7 @@ class Rounding(Rearrangements):
         self.operand_floor = self.floor if narrower else 0.0
         self.stores_parts = self.u_scale > a.u_a
         self.doubt = 1 + FORMATS["float64"].unit / min(f.unit for f in formats)
+        self.values: dict[str, Array] = {}
         self.bounds: dict[str, Array] = {}
         self.magnitudes: dict[str, Array] = {}
 
@@ -185,6 +189,7 @@ class Rounding(Rearrangements):
         undefined = np.isnan(bound)
         self.bounds[name] = np.where(undefined, np.inf, bound) if undefined.any() else bound
         self.magnitudes[name] = x.size
+        self.values[name] = x.value
         return x
 
     # --- open sums -------------------------------------------------------------------------
@@ -349,7 +354,7 @@ def bounds(
     function serves the bound of a whole program and of a single equation on reported operands.
     Non-finite operands give infinite bounds. `conventions` as in `Rearrangements`.
     """
-    return _evaluated(program, inputs, sizes, arithmetic, inherited or {}, conventions).bounds
+    return evaluated(program, inputs, sizes, arithmetic, inherited or {}, conventions).bounds
 
 
 def magnitude(
@@ -360,10 +365,10 @@ def magnitude(
 ) -> dict[str, Array]:
     """Σ|term| of every equation's target: the scale of a sum that is 0 by cancellation."""
     exact = Arithmetic.for_dtype("float64")
-    return _evaluated(program, inputs, sizes, exact, {}, conventions).magnitudes
+    return evaluated(program, inputs, sizes, exact, {}, conventions).magnitudes
 
 
-def _evaluated(
+def evaluated(
     program: Program,
     inputs: Mapping[str, Any],
     sizes: Mapping[str, Any],
@@ -371,6 +376,7 @@ def _evaluated(
     inherited: Mapping[str, int],
     conventions: Mapping[str, str] | None,
 ) -> Rounding:
+    """The algebra with all that it has gathered of the equations' targets; see `bounds`."""
     algebra = Rounding(arithmetic, conventions)
     with np.errstate(all="ignore"):
         values = {

@@ -193,6 +193,10 @@ class Shapes:
         at = len(x.axes) + axis
         return Shape((*x.axes[:at], *(ONE,) * count, *x.axes[at:]))
 
+    def drop(self, x: Shape, axis: int, count: int) -> Shape:
+        at = len(x.axes) + axis
+        return Shape((*x.axes[: at - count], *x.axes[at:]))
+
 
 def _divides(group: Axis, heads: Axis) -> bool:
     """Whether `heads` can be a multiple of `group`; of symbols that is not known."""

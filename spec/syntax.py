@@ -60,6 +60,8 @@ class Equation:
     expression: Expr
     text: str
     line: int
+    part: bool = False
+    """Whether this only names a part of an expression: nothing is stored, reported or judged."""
 
     @property
     def operands(self) -> tuple[str, ...]:

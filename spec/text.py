@@ -141,7 +141,9 @@ def program_to_json(program: Program) -> dict[str, Any]:
         "inputs": [_tensor(tensor) for tensor in program.inputs],
         "parameters": list(program.parameters),
         "equations": [
-            {"target": _tensor(e.target), "is": _tree(e.expression)} for e in program.equations
+            {"target": _tensor(e.target), "is": _tree(e.expression)}
+            | ({"part": True} if e.part else {})
+            for e in program.equations
         ],
     }
 
@@ -154,7 +156,8 @@ def program_from_json(data: Mapping[str, Any]) -> Program:
         for line, item in enumerate(data["equations"], 1 + len(inputs) + len(data["parameters"])):
             target, right = _read_tensor(item["target"]), _read_tree(item["is"])
             text = f"{declaration(target)} = {expression(right)}"
-            equations.append(Equation(target, right, text, line))
+            part = item.get("part", False)
+            equations.append(Equation(target, right, text, line, part=part))
         return Program(inputs, tuple(data["parameters"]), tuple(equations))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecError(f"not a program in JSON: {error!r}") from None

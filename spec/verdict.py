@@ -21,6 +21,7 @@ from qkvac.spec.clauses import Certify, Comparison
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.equations import Program
 from qkvac.spec.formats import FORMATS, Format, widened
+from qkvac.spec.normalform import logits, normal
 
 VACUOUS_SHARE: Final = 0.1
 """More vacuous entries than this, and a cell that passes proves too little to count."""
@@ -106,10 +107,24 @@ class Question:
         given = {name: array.shape for name, array in self.inputs.items()}
         return shapes.contract(self.program, dict(self.sizes), given=given)
 
-    @cached_property
+    @property
     def bounds(self) -> Mapping[str, np.ndarray]:
         """Clause B: the propagated rounding bound of every quantity."""
-        return self.limits(self.case.alternatives, self.inputs)
+        return self._propagated[0]
+
+    @cached_property
+    def _propagated(self) -> tuple[Mapping[str, np.ndarray], frozenset[str]]:
+        """Bounds of all quantities, and those that are computed from a part out of range."""
+        bounds, beyond = dict[str, np.ndarray](), set[str]()
+        for program in map(normal, self.case.alternatives):
+            found = rounding.evaluated(
+                *(program, self.inputs, self.sizes, self.arithmetic), {}, self.conventions
+            )
+            beyond |= _with_part_beyond(program, found, self.arithmetic)
+            for name in (e.target.name for e in program.equations if not e.part):
+                bound = found.bounds[name]
+                bounds[name] = np.maximum(bounds[name], bound) if name in bounds else bound
+        return bounds, frozenset(beyond)
 
     def limits(
         self,
@@ -164,15 +179,21 @@ class Question:
 
     @cached_property
     def may_overflow(self) -> frozenset[str]:
-        """Quantities of which finiteness is not asked: out of range, or computed from such."""
-        loose = set[str]()
+        """Quantities of which finiteness is not asked: out of range, or computed from such.
+
+        A text need not name what leaves the range: the product in `softmax(Q @ K.T / sqrt(c))`
+        does not say so itself.
+        """
+        loose = set(self._propagated[1])
         for equation in self.program.equations:
             name = equation.target.name
-            reach = np.abs(self.certified[name].hi) + self.bounds[name]
-            within = (reach <= self.format_of(name).largest) | self.undefined[name]
-            beyond = not np.all(within)
-            if beyond or any(operand in loose for operand in equation.operands):
+            if not loose.isdisjoint(equation.operands):
                 loose.add(name)
+            elif not equation.part:
+                reach = np.abs(self.certified[name].hi) + self.bounds[name]
+                within = (reach <= self.format_of(name).largest) | self.undefined[name]
+                if not np.all(within):
+                    loose.add(name)
         return frozenset(loose)
 
     def format_of(self, name: str) -> Format:
@@ -186,6 +207,25 @@ class Question:
         proof = self.exactness[name]
         bound = not proof.through_softmax or self.arithmetic.softmax == "shifted, divided"
         return bound and bool(np.all(proof.holds))
+
+
+def _with_part_beyond(
+    program: Program, found: rounding.Rounding, arithmetic: Arithmetic
+) -> frozenset[str]:
+    """Targets of a normal form that refer to a part out of range, directly or through parts."""
+    scores, loose, affected = logits(program), set[str](), set[str]()
+    for equation in program.equations:
+        name = equation.target.name
+        inherits = not loose.isdisjoint(equation.operands)
+        if not equation.part:
+            affected |= {name} if inherits else set()
+            continue
+        held = FORMATS[arithmetic.scores if name in scores else arithmetic.storage]
+        with np.errstate(all="ignore"):
+            reach = np.abs(found.values[name]) + found.bounds[name]
+        if inherits or np.any(reach > held.largest):
+            loose.add(name)
+    return frozenset(affected)
 
 
 def judge(question: Question, outputs: Mapping[str, np.ndarray]) -> dict[str, Verdict]:

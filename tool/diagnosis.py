@@ -24,7 +24,7 @@ from typing import Final
 from qkvac.samples import Examined, Sample
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.rewriting import Rewrite, rewritten
-from qkvac.spec.syntax import Program
+from qkvac.spec.syntax import Program, SpecError
 
 PATIENCE: Final = 8.0
 """Seconds that a diagnosis may take."""
@@ -92,7 +92,11 @@ def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis
     programs = {answer.program for answer in kept if answer.sample.failing}
     # A variant that never fails may be computed by other lines of the port.
     kept = [answer for answer in kept if answer.program in programs]
-    faults = [f for f in FAULTS.values() if f.kind != "behaviour" and any(map(f.program, programs))]
+    faults = [
+        fault
+        for fault in FAULTS.values()
+        if fault.kind != "behaviour" and any(_has_place(fault, program) for program in programs)
+    ]
     # What is wrong with gradients alone is the likelier, and the more precise, explanation.
     faults.sort(key=lambda fault: not fault.of_gradients)
     found = list[Explanation]()
@@ -139,7 +143,7 @@ def _together(
         fault
         for fault in faults
         if fault.structural
-        and fault.program(program)
+        and _has_place(fault, program)
         and (_changed(first, _of(fault, program)) & wrong or not first.complete)
     ]
     for chosen, make in _candidates(formulas, first):
@@ -201,6 +205,13 @@ def _changed(answer: Examined, candidate: Program) -> frozenset[str]:
     with suppress(Exception):
         return frozenset(answer.changed(candidate))
     return frozenset()
+
+
+def _has_place(fault: Fault, program: Program) -> bool:
+    """Whether a fault makes a program of these equations; a rule may be at odds with a text."""
+    with suppress(SpecError):
+        return fault.program(program) is not None
+    return False
 
 
 def _of(fault: Fault, program: Program) -> Program:

@@ -98,3 +98,6 @@ class Arrays(Masks):
     def lift(self, x: Array, axis: int, count: int) -> Array:
         at = x.ndim + axis
         return x.reshape(*x.shape[:at], *(1,) * count, *x.shape[at:])
+
+    def drop(self, x: Array, axis: int, count: int) -> Array:
+        return np.squeeze(x, tuple(range(axis - count, axis)))

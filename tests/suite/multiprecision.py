@@ -125,6 +125,11 @@ class Multiprecision(Masks):
             x = np.expand_dims(x, x.ndim + axis)
         return x
 
+    def drop(self, x: Any, axis: int, count: int) -> Any:
+        for _ in range(count):
+            x = np.squeeze(x, axis - 1)
+        return x
+
     def sum_to(self, x: Any, like: Any) -> Any:
         out = np.full(like.shape, mpf(0), dtype=object)
         view = np.broadcast_to(np.arange(out.size).reshape(like.shape), x.shape)

@@ -164,7 +164,7 @@ UNFIT = {
         "do not broadcast, d against n",
     ),
     "summed axis": ("X[n, d]\nY[n, d] = sum(X, axis=1)", "declared [n, d], the right"),
-    "sum to": ("G[n, d]\nb[n]\nD[n] = sum_to(G, b)", "[n] does not broadcast to [n, d]"),
+    "sum to": ("G[n, d]\nb[n]\nD[n] = sum_to(G, b)", "[1, n] does not broadcast to [n, d]"),
     "sum to more": ("b[d]\nG[n, d]\nD[n, d] = sum_to(b, G)", "does not broadcast to [d]"),
     "scatter": (
         "G[n, c]\ni[n]\nE[t, d]\nD[t, d] = scatter_add(G, i, E)",
