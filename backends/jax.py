@@ -40,11 +40,15 @@ ARITHMETIC: Final[dict[str, Any]] = {
     **{kind: {"softmax": "fused", "flushes": True} for kind in ("cuda", "rocm", "tpu")},
 }
 
+PROOF: Final = {"runs": "each call", "executables": "some"}
+"""What shows that a call ran compiled."""
+
 QKVAC: Final[dict[str, Any]] = {
     "name": "jax",
     "requires": "jax",
     "modes": ("eager", "jit", "tf32"),
     "shapes": {"eager": "some", "tf32": "some", "jit": "few"},
+    "evidence": {"jit": PROOF},
     "mode_devices": {"tf32": ("cuda",)},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
@@ -199,6 +203,7 @@ class Jit(Jax):
         super().__init__(mode, device, functions)
         self.executables: dict[Any, Any] = {}
         self.programs: set[str] = set()
+        self.runs = 0
 
     def run(
         self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
@@ -216,6 +221,7 @@ class Jit(Jax):
         if signature not in self.executables:
             self.executables[signature] = self.compile(profile, tensors, arrays, flags)
         results: Mapping[str, Any] = self.executables[signature](*tensors, **arrays)
+        self.runs += 1
         return results
 
     def compile(
@@ -240,6 +246,7 @@ class Jit(Jax):
 
     def evidence(self) -> dict[str, Any]:
         return super().evidence() | {
+            "runs": self.runs,
             "executables": len(self.executables),
             "programs": sorted(self.programs),
         }

@@ -27,6 +27,9 @@ def declaration(backend: str, **fields: Any) -> dict[str, Any]:
         "name": f"keras-{backend}",
         "requires": ("keras", backend),
         "modes": MODES,
+        "evidence": {
+            mode: {"fused_calls": "none" if mode == "scores" else "each call"} for mode in MODES
+        },
         "dtypes": ("float64", "float32", "bfloat16", "float16"),
         "devices": ("cpu",),
         "profiles": PROFILES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -34,6 +35,10 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "numpy",
     "requires": "numpy",
     "modes": ("eager", "loop"),
+    "evidence": {
+        "eager": {"runs.numpy_[pg]*": "each call"},
+        "loop": {"runs.numpy_loop*": "each call"},
+    },
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
     "profiles": tuple(FORMS["eager"]),
@@ -79,14 +84,20 @@ def environment() -> dict[str, Any]:
 class NumPy(Adapter):
     """NumPy runs what it is given as it is; the modes differ in the functions."""
 
+    def __init__(self, mode: str, device: str, functions: Functions) -> None:
+        super().__init__(mode, device, functions)
+        self.runs = Counter[str]()
+
     def check_settings(self) -> None:
         return None
 
     def run(
         self, profile: str, tensors: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Mapping[str, Any]:
+        function = self.functions[profile]
+        self.runs[getattr(function, "__module__", "").rpartition(".")[2]] += 1
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.functions[profile](*tensors, **keywords)
+            return function(*tensors, **keywords)
 
     def to_framework(self, array: Array) -> Array:
         return array
@@ -101,8 +112,7 @@ class NumPy(Adapter):
         return "cpu"
 
     def evidence(self) -> dict[str, Any]:
-        modules = {function.__module__ for function in self.functions.values()}
-        return {"calls": self.calls, "functions": ", ".join(sorted(modules))}
+        return {"calls": self.calls, "runs": dict(self.runs)}
 
     def budget(self, profile: str, *arrays: Array | None, **keywords: Any) -> Budget:
         recorder = Recorder()

@@ -41,6 +41,10 @@ QKVAC: Final[dict[str, Any]] = {
     "requires": "tensorflow",
     "modes": ("eager", "function", "xla", "tf32"),
     "shapes": {"function": "few", "xla": "few"},
+    "evidence": {
+        "function": {"graphs": "some", "untraced": "none"},
+        "xla": {"graphs": "some", "untraced": "none", "programs": "some"},
+    },
     "mode_devices": {"tf32": ("cuda",)},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
@@ -246,8 +250,12 @@ class Traced(TensorFlow):
             self.compiled.add(key)
 
     def evidence(self) -> dict[str, Any]:
-        counts = {"graphs": self.graphs(), "programs": len(self.compiled)}
-        return super().evidence() | counts
+        graphs = self.graphs()
+        return super().evidence() | {
+            "graphs": graphs,
+            "untraced": self.bodies - graphs,
+            "programs": len(self.compiled),
+        }
 
 
 def count(graph: Any) -> Budget:

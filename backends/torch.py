@@ -46,11 +46,15 @@ ACCELERATORS = ("cuda", "mps", "xpu")
 
 FUNCTIONS: Final[Functions] = with_gradients(FORWARD, STEPS)
 
+PROOF: Final = {"runs": "each call", "graphs": "some", "graph_breaks": "none"}
+"""What shows that a call ran compiled."""
+
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch",
     "requires": "torch",
     "modes": ("eager", "compile", "tf32"),
     "shapes": {"compile": "few"},
+    "evidence": {"compile": PROOF},
     "mode_devices": {"tf32": ("cuda",)},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", *ACCELERATORS),

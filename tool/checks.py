@@ -27,8 +27,8 @@ class Kind:
     supports: frozenset[str]
     shapes: str
     adapter: bool
-    named: bool
-    """Whether it has modes; where there is but one way to run, there is nothing to prove."""
+    proved: bool
+    """Whether the declaration says what shows that the mode ran."""
     on_cpu: bool
 
     @classmethod
@@ -38,7 +38,7 @@ class Kind:
             entry.declaration.supports,
             entry.shapes,
             subject.port is None,
-            subject.mode != "default",
+            bool(entry.declaration.evidence.get(subject.mode)),
             subject.device.partition(":")[0] == "cpu",
         )
 
@@ -163,8 +163,8 @@ def _on_adapter(kind: Kind, dtype: str, case: Case) -> bool:
     return kind.adapter and _is_main(kind, dtype, case)
 
 
-def _in_named_mode(kind: Kind, dtype: str, case: Case) -> bool:
-    return kind.named and _on_adapter(kind, dtype, case)
+def _in_proved_mode(kind: Kind, dtype: str, case: Case) -> bool:
+    return kind.proved and _on_adapter(kind, dtype, case)
 
 
 def _shows_the_future(case: Case) -> bool:
@@ -296,5 +296,5 @@ CHECKS: Final[Mapping[str, Check]] = {
     "subsets": Check(gradient_checks.subsets, _subsets_suit),
     "environment": Check(protocol_checks.environment, _environment_suits),
     "budget": Check(protocol_checks.budget, _on_adapter),
-    "mode": Check(protocol_checks.mode, _in_named_mode),
+    "mode": Check(protocol_checks.mode, _in_proved_mode),
 }

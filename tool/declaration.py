@@ -74,6 +74,8 @@ class Declaration:
     """Kinds of devices that a mode is for, where it is not for all of them."""
     shapes: Mapping[str, str] = field(default_factory=dict)
     """Modes of an adapter in which every shape costs, so that "some" or "few" are run."""
+    evidence: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By mode of an adapter: what it counts, and whether each call, some or none has to show."""
     deterministic: bool = True
     arithmetic_table: Mapping[str, Any] = field(default_factory=dict)
     conventions: Mapping[str, str] = field(default_factory=lambda: DEFAULT_CONVENTIONS)
@@ -204,6 +206,7 @@ def parse(
         modes=tuple(raw.get("modes", ("default",))),
         mode_devices=raw.get("mode_devices", {}),
         shapes=raw.get("shapes", {}),
+        evidence=raw.get("evidence", {}),
         deterministic=raw.get("deterministic", True),
         arithmetic_table=raw.get("arithmetic", {}),
         conventions={
@@ -233,11 +236,11 @@ def _tables(
 def _check_conditions(declaration: Declaration, source: str) -> None:
     kinds = {device.partition(":")[0] for device in declaration.devices}
     known = {*DTYPES, *declaration.modes, *declaration.devices, *kinds}
-    for mode in declaration.shapes:
-        if mode not in declaration.modes:
-            raise DeclarationError(
-                f"{source}: shapes names {mode!r}, which is no mode{_hint(mode, declaration.modes)}"
-            )
+    for key, table in (("shapes", declaration.shapes), ("evidence", declaration.evidence)):
+        for mode in table:
+            if mode not in declaration.modes:
+                hint = _hint(mode, declaration.modes)
+                raise DeclarationError(f"{source}: {key} names {mode!r}, which is no mode{hint}")
 
     def visit(table: Mapping[str, Any], path: str) -> None:
         for key, inner in table.items():

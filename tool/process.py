@@ -131,7 +131,9 @@ class Outcome:
     fp_environment: str = "unchanged"
     """What the call left changed, such as "subnormals flushed" or "rounding upward"."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """What the adapter says about how the call ran."""
+    """What the adapter says about how the calls so far ran."""
+    evidence_before: Mapping[str, Any] = field(default_factory=dict)
+    """What it said before this call."""
 
     @property
     def ok(self) -> bool:
@@ -343,6 +345,7 @@ class Worker:
             overwritten=tuple(map(str, header["overwritten"])),
             fp_environment=str(header["fp_environment"]),
             evidence=dict(header["evidence"]),
+            evidence_before=dict(header["evidence_before"]),
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from math import prod
 from typing import Any, Final
 
@@ -67,11 +69,39 @@ def environment(visit: Visit) -> Finding:
 
 
 def mode(visit: Visit) -> Finding:
-    """The adapter proves that the mode ran as named; one that did not is an error already."""
-    evidence = visit.outcome.evidence
-    if not evidence:
-        return failed("there is no evidence of how this mode ran")
-    return Finding(Status.PASSED, ", ".join(f"{k} {v}" for k, v in evidence.items()))
+    """What the adapter counts shows that the mode ran as named, as its declaration has it."""
+    declaration, subject = visit.entry.declaration, visit.entry.subject
+    before, after = map(counted, (visit.outcome.evidence_before, visit.outcome.evidence))
+    calls = len(visit.outcome.times)
+    shown = []
+    for pattern, due in declaration.evidence.get(subject.mode, {}).items():
+        number, earlier = (_total(numbers, pattern) for numbers in (after, before))
+        if number is None:
+            return failed(f"there is no evidence that {subject.mode} ran: {pattern} is not told")
+        grown = number - (earlier or 0)
+        held = {"each call": grown == calls, "some": number > 0, "none": number == 0}[due]
+        text = f"{pattern} {number}, {grown} in {calls} calls"
+        if not held:
+            return failed(f"{subject.mode} did not run as named: {text}, where {due} has to show")
+        shown.append(text)
+    return Finding(Status.PASSED, "; ".join(shown))
+
+
+def counted(told: Mapping[str, Any], path: str = "") -> dict[str, int]:
+    """What was counted, by name; texts count for nothing, and a list for its length."""
+    found = dict[str, int]()
+    for name, value in told.items():
+        if isinstance(value, Mapping):
+            found |= counted(value, f"{path}{name}.")
+        elif isinstance(value, int | list):
+            found[f"{path}{name}"] = len(value) if isinstance(value, list) else value
+    return found
+
+
+def _total(numbers: Mapping[str, int], pattern: str) -> int | None:
+    """The sum of what a pattern names; None where it names nothing."""
+    found = [number for name, number in numbers.items() if fnmatchcase(name, pattern)]
+    return sum(found) if found else None
 
 
 # --- the budget ------------------------------------------------------------------------------

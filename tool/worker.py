@@ -236,6 +236,7 @@ class Server:
                 return failure("unsupported", "all gradients come at once")
             implementation = partial(self._adapter.subset, profile, wanted)
         times, runs, copies = [], [], []
+        before = plain(self._ask("evidence", {}))
         try:
             for _ in range(request.header.get("repeat", 1)):
                 start = _clock()
@@ -248,7 +249,6 @@ class Server:
         finally:
             changed = self._reset_environment()
         first = copies[0]
-        evidence = plain(self._ask("evidence", {}))
         aliases = self._aliases(runs[0], {name: input.array for name, input in watched.items()})
         self._earlier = runs[-1]
         return Message(
@@ -265,7 +265,8 @@ class Server:
                 "unstable": _differing(first, copies[1:]),
                 "overwritten": _differing(first, runs[:1]),
                 "fp_environment": changed or "unchanged",
-                "evidence": evidence,
+                "evidence": plain(self._ask("evidence", {})),
+                "evidence_before": before,
             },
             first,
         )

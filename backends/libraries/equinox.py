@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from qkvac.backends.adapter import Library, choose, installed, require
-from qkvac.backends.jax import Jax, Jit, devices, environment
+from qkvac.backends.jax import PROOF, Jax, Jit, devices, environment
 from qkvac.backends.jax_gradients import with_gradients
 
 __all__ = ["FUNCTIONS", "QKVAC", "devices", "environment", "open", "unavailable", "versions"]
@@ -19,6 +19,7 @@ QKVAC: Final[dict[str, Any]] = {
     "requires": ("equinox", "jax"),
     "modes": ("eager", "jit"),
     "shapes": {"eager": "few", "jit": "few"},
+    "evidence": {"jit": PROOF},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": ("multi_head_attention", "multi_head_attention_gradients"),

@@ -22,6 +22,7 @@ QKVAC: Final[dict[str, Any]] = {
     "requires": ("flax", "jax"),
     "modes": ("fused", "weights"),
     "shapes": {"fused": "few", "weights": "few"},
+    "evidence": {"fused": {"fused_calls": "each call"}, "weights": {"fused_calls": "none"}},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": ("scaled_dot_product_attention", "multi_head_attention"),
@@ -177,4 +178,4 @@ class Flax(Library, Jax):
         return results
 
     def evidence(self) -> dict[str, Any]:
-        return super().evidence() | {"calls of jax.nn.dot_product_attention": self.fused}
+        return super().evidence() | {"fused_calls": self.fused}

@@ -14,6 +14,11 @@ QKVAC: Final[dict[str, Any]] = {
     "requires": "jax",
     "modes": ("parameters", "linear-flax", "linear-equinox"),
     "shapes": {"parameters": "few", "linear-flax": "few", "linear-equinox": "few"},
+    "evidence": {
+        "parameters": {"modules": "some"},
+        "linear-flax": {"modules": "some"},
+        "linear-equinox": {"modules": "some"},
+    },
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": PROFILES,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from packaging.version import Version
 
 from qkvac.backends.adapter import Library, UnavailableError, choose, installed, require
-from qkvac.backends.jax import Jax, Jit, devices, environment, versions
+from qkvac.backends.jax import PROOF, Jax, Jit, devices, environment, versions
 from qkvac.backends.jax_gradients import with_gradients
 
 __all__ = ["FUNCTIONS", "QKVAC", "devices", "environment", "open", "unavailable", "versions"]
@@ -21,6 +21,7 @@ QKVAC: Final[dict[str, Any]] = {
     "requires": "jax",
     "modes": ("eager", "jit"),
     "shapes": {"eager": "few", "jit": "few"},
+    "evidence": {"jit": PROOF},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", "cuda", "rocm", "tpu"),
     "profiles": ("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),

@@ -13,6 +13,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "numpy-modules",
     "requires": "numpy",
     "modes": ("parameters", "linear"),
+    "evidence": {"parameters": {"modules": "some"}, "linear": {"modules": "some"}},
     "shapes": {"parameters": "few", "linear": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),

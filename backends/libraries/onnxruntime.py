@@ -34,6 +34,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "onnxruntime",
     "requires": ("onnxruntime", "onnx"),
     "modes": tuple(MODES),
+    "evidence": {mode: {"sessions": "some"} for mode in MODES},
     "dtypes": ("float64", "float32", "float16"),
     "devices": ("cpu",),
     "profiles": ("scaled_dot_product_attention",),

@@ -20,6 +20,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "openvino",
     "requires": "openvino",
     "modes": ("accuracy",),
+    "evidence": {"accuracy": {"models": "some", "operations": "some"}},
     "dtypes": ("float32", "bfloat16", "float16"),
     "devices": ("cpu",),
     "profiles": ("scaled_dot_product_attention",),

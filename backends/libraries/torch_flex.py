@@ -22,6 +22,10 @@ QKVAC: Final[dict[str, Any]] = {
     "requires": "torch",
     "modes": ("eager", "compile"),
     "shapes": {"compile": "few"},
+    "evidence": {
+        "eager": {f"kernels.{FLEX}": "each call"},
+        "compile": framework.PROOF,
+    },
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
     "profiles": ("scaled_dot_product_attention",),

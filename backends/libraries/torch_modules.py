@@ -12,6 +12,7 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "torch-modules",
     "requires": "torch",
     "modes": ("parameters", "linear"),
+    "evidence": {"parameters": {"modules": "some"}, "linear": {"modules": "some"}},
     "shapes": {"parameters": "few", "linear": "few"},
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu", *framework.ACCELERATORS),

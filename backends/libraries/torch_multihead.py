@@ -19,6 +19,12 @@ QKVAC: Final[dict[str, Any]] = {
     "name": "torch-multihead",
     "requires": "torch",
     "modes": ("weights", "fused", "fast"),
+    "evidence": {
+        "weights": {f"kernels.{SOFTMAX}": "each call"},
+        # The layer leaves the choice of a kernel to the function.
+        "fused": {"kernels._s[ac]*": "each call"},
+        "fast": {f"kernels.{NATIVE}": "each call"},
+    },
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
     "profiles": ("multi_head_attention", "multi_head_attention_gradients"),

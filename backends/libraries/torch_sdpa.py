@@ -29,6 +29,11 @@ QKVAC: Final[dict[str, Any]] = {
     "requires": "torch",
     "modes": ("default", "math", "flash", "compile"),
     "shapes": {"compile": "few"},
+    "evidence": {
+        "math": {f"kernels.{MATH}": "each call"},
+        "flash": {f"kernels.{FUSED}": "each call"},
+        "compile": framework.PROOF,
+    },
     "dtypes": ("float64", "float32", "bfloat16", "float16"),
     "devices": ("cpu",),
     "profiles": ("scaled_dot_product_attention", "scaled_dot_product_attention_gradients"),

@@ -214,8 +214,8 @@ def test_the_mode_is_proved(name: str, mode: str) -> None:
     if mode in compiled:
         assert evidence[compiled[mode]] == before[compiled[mode]] >= 1
     if mode == "loop":
-        module = "qkvac.backends.numpy_loop"
-        assert evidence["functions"] == f"{module}, {module}_gradients"
+        module = "numpy_loop"
+        assert evidence["runs"].keys() <= {module, f"{module}_gradients"}
     if mode == "compile":
         assert evidence["runs"] == before["runs"] + 1
         assert evidence["graph_breaks"] == 0
