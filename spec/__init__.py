@@ -1,1 +1,11 @@
-"""The contract: equations, interpretations, cases and verdicts; imports nothing of the rest."""
+"""The contract: what attention is, and what an implementation of it is judged by.
+
+A profile of one's own is declared with the names that are public here.
+"""
+
+from __future__ import annotations
+
+from qkvac.spec.profile import Flag, Mask, Parameter, Profile, Size
+from qkvac.spec.syntax import SpecError
+
+__all__ = ["Flag", "Mask", "Parameter", "Profile", "Size", "SpecError"]

@@ -27,8 +27,8 @@ from qkvac.spec.normalform import fresh, normal
 from qkvac.spec.notation import declaration, expression
 from qkvac.spec.syntax import Equation, Expr, Op, Program, Ref, SpecError, Tensor, is_scalar, walk
 
-SHARED: Final = frozenset({"Wq", "Wk", "Wv", "Wo", "bq", "bk", "bv", "mask"})
-"""Inputs that carry no batch axes of their own, or broadcast along some."""
+SUMMING: Final = ("scatter_add", "pad", "sum_to")
+"""Operations that sum over batch axes themselves."""
 
 LOGITS: Final = "S"
 """What is called the argument of a softmax that is no tensor of the text; of further ones, S2, …"""
@@ -44,7 +44,7 @@ def adjoint(
     program: Program,
     last: str,
     contracted: bool = False,
-    shared: frozenset[str] = SHARED,
+    shared: frozenset[str] = frozenset(),
 ) -> Program:
     """The program, with a cotangent of `last` as a further input, and equations for all others.
 
@@ -100,7 +100,7 @@ class _Adjoint:
         """States the equation of a tensor's cotangent, and refers to it."""
         handed, own = self.handed[tensor.name], Ref(tensor.name)
         total = _sum(handed)
-        if tensor.name in self.shared:
+        if tensor.name in self.shared and not _sums(total):
             # One sum of all, unless some of it is to be summed over more axes than the rest.
             if len({axes_of(part, self.tensors) for part in handed}) == 1:
                 total = Op("sum_to", (total, own))
@@ -197,6 +197,11 @@ class _Adjoint:
 
 def _sum(parts: Sequence[Expr]) -> Expr:
     return reduce(lambda x, y: Op("add", (x, y)), parts)
+
+
+def _sums(node: Expr) -> bool:
+    """Whether a sum over batch axes is already taken by the operation itself."""
+    return isinstance(node, Op) and node.name in SUMMING
 
 
 def turned(node: Expr) -> Expr:

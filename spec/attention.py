@@ -10,83 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from qkvac.spec.adjoint import adjoint, cotangent
-from qkvac.spec.equations import Program, SpecError, parse
 from qkvac.spec.formats import FORMATS
+from qkvac.spec.profile import Flag, Mask, Parameter, Profile, Size
+from qkvac.spec.syntax import SpecError
 
 SPEC_VERSION: Final = "1.2"
 """Changes whenever an equation, a bound, a case or a convention changes a verdict."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Operations that an implementation of a profile needs, for all tokens at once."""
-
-    products: int
-    transpositions: int
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A function that ports offer: its equations, one text for each choice of its flags."""
-
-    name: str
-    about: str
-    texts: Mapping[str, str]
-    """Variant name → text; the first is the one without flags."""
-    quantities: tuple[str, ...]
-    """What the function returns, in order; the last one is the profile's result."""
-    optional: frozenset[str] = frozenset()
-    budget: Budget | None = None
-    base: str = ""
-    """The profile whose gradients these are; "" for a function that computes no gradients."""
-
-    @property
-    def text(self) -> str:
-        return next(iter(self.texts.values()))
-
-    @property
-    def last(self) -> str:
-        return self.quantities[-1]
-
-    def program(self, variant: str | None = None) -> Program:
-        """The equations of a variant, by default the first; of gradients they are derived."""
-        if variant is not None and variant not in self.texts:
-            known = ", ".join(self.texts)
-            raise SpecError(f"{self.name} has no variant {variant!r}; it has {known}")
-        declared = _parsed(self.text if variant is None else self.texts[variant])
-        return adjoint(declared, PROFILES[self.base].last) if self.base else declared
-
-    def alternatives(self, variant: str | None = None) -> tuple[Program, ...]:
-        """Programs of the same exact values, any of which an implementation may evaluate.
-
-        The first is the declared one. Their bounds differ, and the larger one is asked.
-        """
-        declared = self.program(variant)
-        if not self.base:
-            return (declared,)
-        forward = PROFILES[self.base].program(variant)
-        return declared, adjoint(forward, PROFILES[self.base].last, contracted=True)
-
-    def reported(self, variant: str | None = None) -> tuple[str, ...]:
-        """Those of the quantities that a variant has."""
-        tensors = self.program(variant).tensors
-        return tuple(name for name in self.quantities if name in tensors)
-
-    def results(self, variant: str | None = None) -> tuple[str, ...]:
-        """What a variant is for: the last quantity, or every gradient."""
-        if not self.base:
-            return (self.last,)
-        return tuple(name for name in self.reported(variant) if name not in self.optional)
-
-
-@cache
-def _parsed(text: str) -> Program:
-    return parse(text)
 
 
 ATTENTION = """
@@ -130,34 +62,37 @@ X[n, d] = take(E, tokens) + head(P, n)
 """
 
 
-def _biased(text: str) -> str:
-    for name in ("q", "k", "v"):
-        text = text.replace(f"X @ W{name}.T", f"X @ W{name}.T + b{name}")
-    return text.replace("Wv[c, d]\n", "Wv[c, d]\nbq[c]\nbk[c]\nbv[c]\n")
+def _biased(bias: str) -> str:
+    text = LINEAR
+    if bias:
+        for name in ("q", "k", "v"):
+            text = text.replace(f"X @ W{name}.T", f"X @ W{name}.T + b{name}")
+        text = text.replace("Wv[c, d]\n", "Wv[c, d]\nbq[c]\nbk[c]\nbv[c]\n")
+    return text
 
 
 def _causal(text: str) -> str:
     return text.replace("axis=1)", "axis=1, where=causal(n, n))")
 
 
-def _scaled_dot_product_attention(scale: str, mask: str, causal: bool) -> str:
-    where = {"none": [], "boolean": ["mask"], "additive": ["finite(mask)"]}[mask]
+def _scaled_dot_product_attention(mask: str, causal: str, scale: str) -> str:
+    where = {"": [], "boolean": ["mask"], "additive": ["finite(mask)"]}[mask]
     where = [*where, *(["causal(L, S)"] if causal else [])]
-    scores = f"Ω {scale}" + (" + mask" if mask == "additive" else "")
+    scores = "Ω * scale" if scale else "Ω / sqrt(d)"
+    scores += " + mask" if mask == "additive" else ""
     kept = f", where={' & '.join(where)}" if where else ""
-    parameter = "scale\n" if "scale" in scale else ""
-    declared = "mask[h, L, S]\n" if mask != "none" else ""
+    declared = ("mask[h, L, S]\n" if mask else "") + ("scale\n" if scale else "")
     return f"""
 Q[h, L, d]
 K[g, S, d]
 V[g, S, v]
-{declared}{parameter}Ω[h, L, S] = Q @ repeat(K, h).T
+{declared}Ω[h, L, S] = Q @ repeat(K, h).T
 A[h, L, S] = softmax({scores}, axis=2{kept})
 C[h, L, v] = A @ repeat(V, h)
 """
 
 
-def _multi_head(causal: bool) -> str:
+def _multi_head(causal: str) -> str:
     kept = ", where=causal(n, n)" if causal else ""
     return f"""
 X[n, d]
@@ -176,102 +111,86 @@ Y[n, o] = C @ Wo
 """
 
 
-SDPA_VARIANTS: Final = MappingProxyType(
-    {
-        "-".join(filter(None, (mask, causal and "causal", scale))) or "plain": (
-            _scaled_dot_product_attention(
-                "* scale" if scale else "/ sqrt(d)", mask or "none", bool(causal)
-            )
-        )
-        for scale in ("", "scale")
-        for mask in ("", "boolean", "additive")
-        for causal in ("", "causal")
-    }
-)
-
-
-def _gradients(base: Profile) -> Profile:
-    """The gradients of a profile's inputs, given the cotangent of its last quantity."""
-    programs = [base.program(variant) for variant in base.texts]
-    inputs = dict.fromkeys(t.name for p in programs for t in p.inputs if t.kind == "real")
-    results = tuple(map(cotangent, inputs))
-    tensors = {name for program in programs for name in program.tensors}
-    steps = ("A", "dA", "dΩ", "dQ", "dK", "dV")
-    optional = tuple(s for s in steps if s.removeprefix("d") in tensors and s not in results)
-    return Profile(
-        f"{base.name}_gradients",
-        f"gradients of {base.name}, by the cotangent of {base.last}",
-        base.texts,
-        (*optional, *results),
-        frozenset(optional),
-        base=base.name,
-    )
-
-
-_FORWARD: Final = (
+PROFILES: Final = (
     Profile(
         "attention",
         "self-attention with trainable weights",
-        {"plain": ATTENTION},
-        ("Q", "K", "V", "Ω", "A", "C"),
-        frozenset({"Ω"}),
-        Budget(products=5, transpositions=1),
+        ATTENTION,
+        takes="X, Wq, Wk, Wv",
+        returns="Q, K, V, A, C",
+        reports="Ω",
+        shared="Wq, Wk, Wv",
+        short="attn",
     ),
     Profile(
         "dot_product_attention",
         "self-attention without weights and without scale",
-        {"plain": NO_WEIGHTS},
-        ("Ω", "A", "C"),
-        frozenset({"Ω"}),
-        Budget(products=2, transpositions=1),
+        NO_WEIGHTS,
+        takes="X",
+        returns="A, C",
+        reports="Ω",
+        short="dot",
     ),
     Profile(
         "causal_attention",
         "self-attention in which a token sees itself and earlier tokens",
-        {"plain": _causal(ATTENTION)},
-        ("Q", "K", "V", "Ω", "A", "C"),
-        frozenset({"Ω"}),
-        Budget(products=5, transpositions=1),
+        _causal(ATTENTION),
+        takes="X, Wq, Wk, Wv",
+        returns="Q, K, V, A, C",
+        reports="Ω",
+        shared="Wq, Wk, Wv",
+        short="causal",
     ),
     Profile(
         "scaled_dot_product_attention",
         "what kernels implement, given queries, keys and values",
-        SDPA_VARIANTS,
-        ("Ω", "A", "C"),
-        frozenset({"Ω"}),
+        _scaled_dot_product_attention,
+        takes="Q, K, V",
+        returns="A, C",
+        reports="Ω",
+        keywords={"causal": Flag(), "mask": Mask(), "scale": Parameter("scale", optional=True)},
+        samples=True,
+        unequal={
+            "grouped_heads": ("g", "h"),
+            "cross_length": ("L", "S"),
+            "value_width": ("d", "v"),
+        },
+        short="sdpa",
     ),
     Profile(
         "multi_head_attention",
         "several heads, merged and projected",
-        {"plain": _multi_head(causal=False), "causal": _multi_head(causal=True)},
-        ("Q", "K", "V", "Ω", "A", "C", "Y"),
-        frozenset({"Ω"}),
+        _multi_head,
+        takes="X, Wq, Wk, Wv, Wo",
+        returns="Q, K, V, A, C, Y",
+        reports="Ω",
+        keywords={"heads": Size("h"), "causal": Flag()},
+        shared="Wq, Wk, Wv, Wo",
+        short="heads",
     ),
     Profile(
         "attention_linear_layers",
         "self-attention with weights stored (c, d), as linear layers store them",
-        {"plain": LINEAR, "bias": _biased(LINEAR)},
-        ("Q", "K", "V", "Ω", "A", "C"),
-        frozenset({"Ω"}),
+        _biased,
+        takes="X, Wq, Wk, Wv, bq, bk, bv",
+        returns="Q, K, V, A, C",
+        reports="Ω",
+        shared="Wq, Wk, Wv, bq, bk, bv",
+        transposed="Wq, Wk, Wv",
+        optional={"bias": "bq, bk, bv"},
+        short="linear",
     ),
     Profile(
         "embedding",
         "token embeddings plus position embeddings",
-        {"plain": EMBEDDING},
-        ("X",),
+        EMBEDDING,
+        takes="tokens, E, P",
+        returns="X",
+        shared="E, P",
+        short="embed",
     ),
 )
-
-PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
-    {profile.name: profile for profile in _FORWARD}
-)
-
-GRADIENTS: Final[Mapping[str, Profile]] = MappingProxyType(
-    {profile.name: profile for profile in map(_gradients, _FORWARD)}
-)
-
-DECLARED: Final[Mapping[str, Profile]] = MappingProxyType({**PROFILES, **GRADIENTS})
-"""Every profile, those of gradients last."""
+"""The suite's own profiles, in the order in which they are listed."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from functools import cache
 
 from qkvac.spec import notation
 from qkvac.spec.adjoint import adjoint, cotangent
-from qkvac.spec.attention import GRADIENTS, PROFILES
+from qkvac.spec.registry import gradient_profiles
 from qkvac.spec.rewriting import Rewrite, rewritten
 from qkvac.spec.syntax import Equation, Number, Op, Program, Ref, SpecError, Tensor
 
@@ -23,16 +23,17 @@ class Origin:
 
     program: Program
     last: str
+    shared: frozenset[str]
+    """Inputs that all samples share."""
 
 
 @cache
 def origin(program: Program) -> Origin | None:
     """What a declared program of gradients was derived from; None for any other program."""
-    for profile in GRADIENTS.values():
+    for profile in gradient_profiles().values():
         for variant in profile.texts:
-            if program in profile.alternatives(variant):
-                forward = PROFILES[profile.base]
-                return Origin(forward.program(variant), forward.last)
+            if program in profile.equivalents(variant) and (forward := profile.of):
+                return Origin(forward.program(variant), forward.last, forward.without_batch)
     return None
 
 
@@ -46,7 +47,7 @@ def carried(forward: Origin, rules: tuple[Rewrite, ...]) -> Program | None:
     if faulty is None:
         return None
     try:
-        derived = adjoint(faulty, forward.last)
+        derived = adjoint(faulty, forward.last, shared=forward.shared)
     except (SpecError, AssertionError):
         return None
     targets = derived.tensors

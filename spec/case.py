@@ -9,11 +9,12 @@ from typing import Any, Final, Literal
 from numpy.typing import NDArray
 
 from qkvac.spec import draws
-from qkvac.spec.attention import DECLARED
-from qkvac.spec.equations import Program
 from qkvac.spec.families import Frame, Inputs
 from qkvac.spec.formats import DTYPES, FORMATS
+from qkvac.spec.profile import Parameter, Profile
+from qkvac.spec.registry import known_profiles
 from qkvac.spec.scalar import Scalar
+from qkvac.spec.syntax import Program
 
 Recipe = Callable[[Frame], Inputs]
 Tier = Literal["default", "full"]
@@ -56,45 +57,51 @@ class Case:
 
         What kernels implement has leading axes anyway.
         """
-        axes = self.sizes
+        axes, declared = self.sizes, self.declared
         words = {
             "layouts": bool(self.layouts),
             "empty": 0 in (*axes.values(), *self.batch),
-            "batches": bool(self.batch) and self.profile not in WITH_SAMPLES,
-            "grouped_heads": axes.get("g") != axes.get("h") and "g" in axes,
+            "batches": bool(self.batch) and not declared.samples,
             "masks": self.masked,
-            "scale": "scale" in self.attributes,
-            "cross_length": axes.get("L") != axes.get("S"),
-            "value_width": "v" in axes and axes["v"] != axes["d"],
+            "scale": "scale" in declared.choices and "scale" in self.attributes,
         }
+        words |= {word: axes[one] != axes[other] for word, (one, other) in declared.unequal.items()}
         return frozenset(word for word, needed in words.items() if needed)
+
+    @property
+    def declared(self) -> Profile:
+        """The profile that it is a case of."""
+        return known_profiles()[self.profile]
 
     @property
     def program(self) -> Program:
         """The equations that it is about."""
-        return DECLARED[self.profile].program(self.variant or None)
+        return self.declared.program(self.variant or None)
 
     @property
     def quantities(self) -> tuple[str, ...]:
         """What may be reported about it, in order."""
-        return DECLARED[self.profile].reported(self.variant or None)
+        return self.declared.reported(self.variant or None)
 
     @property
     def results(self) -> tuple[str, ...]:
         """What has to be reported about it."""
-        return DECLARED[self.profile].results(self.variant or None)
+        return self.declared.results(self.variant or None)
 
     @property
     def alternatives(self) -> tuple[Program, ...]:
         """The equations, and others of the same values that an implementation may evaluate."""
-        return DECLARED[self.profile].alternatives(self.variant or None)
+        return self.declared.equivalents(self.variant or None)
 
     @property
     def bindings(self) -> Mapping[str, int | Scalar]:
-        """The numbers that the names in the equations stand for: axis sizes, and the scale."""
-        if "scale" not in self.attributes:
-            return self.sizes
-        return {**self.sizes, "scale": Scalar.of(self.attributes["scale"])}
+        """The numbers that the names in the equations stand for: axis sizes, and parameters."""
+        given = {
+            bound.name: Scalar.of(self.attributes[keyword])
+            for keyword, bound in self.declared.keywords.items()
+            if isinstance(bound, Parameter) and keyword in self.attributes
+        }
+        return {**self.sizes, **given} if given else self.sizes
 
     @property
     def random(self) -> bool:
@@ -120,12 +127,6 @@ class Case:
         frame = Frame(self.drawn(draw).seed, FORMATS[dtype], self.sizes, self.batch)
         return {name: draws.stored(value, dtype) for name, value in self.recipe(frame).items()}
 
-
-WITH_SAMPLES: Final = (
-    "scaled_dot_product_attention",
-    "scaled_dot_product_attention_gradients",
-)
-"""Profiles whose inputs have leading axes anyway."""
 
 WIDE: Final = ("float64", "float32")
 TALL: Final = ("float64", "float32", "bfloat16")

@@ -9,12 +9,12 @@ before it is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from types import MappingProxyType
 from typing import Final
 
 from qkvac.spec import (
     causal_cases,
+    derived_cases,
     exact_cases,
     generic_cases,
     gradient_cases,
@@ -22,21 +22,24 @@ from qkvac.spec import (
     multi_head_cases,
     profile_cases,
 )
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.case import Case
 from qkvac.spec.equations import SpecError
+from qkvac.spec.registry import known_profiles, remembered
 
 __all__ = ["Case", "cases"]
 
 
-@cache
+@remembered
 def cases(profile: str = "attention") -> tuple[Case, ...]:
     """All cases of a profile, in a fixed order; raises SpecError for an unknown profile."""
-    if profile not in DECLARED:
-        raise SpecError(f"unknown profile {profile!r}; choose from {', '.join(DECLARED)}")
-    if base := DECLARED[profile].base:
-        return tuple(gradient_cases.all_cases(base, cases(base)))
-    return tuple(_OF_PROFILE[profile]())
+    declared = known_profiles().get(profile)
+    if declared is None:
+        raise SpecError(f"unknown profile {profile!r}; choose from {', '.join(known_profiles())}")
+    if declared.base in gradient_cases.MADE:
+        return tuple(gradient_cases.all_cases(declared.base, cases(declared.base)))
+    if profile in _OF_PROFILE:
+        return tuple(_OF_PROFILE[profile]())
+    return derived_cases.all_cases(declared)
 
 
 def _attention() -> tuple[Case, ...]:

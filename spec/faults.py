@@ -31,13 +31,13 @@ from qkvac.spec import (
     wrong_masks,
 )
 from qkvac.spec.adjoint import cotangent
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.carrying import carried, origin
 from qkvac.spec.case import Case
 from qkvac.spec.faulty import FaultyShapes
 from qkvac.spec.kills import CAUGHT_BY
 from qkvac.spec.misbehaviour import Array, Function, Habit
 from qkvac.spec.mistakes import BY_RANK
+from qkvac.spec.registry import known_profiles
 from qkvac.spec.rewriting import Rewrite, derived, rewritten
 from qkvac.spec.syntax import Program
 
@@ -107,7 +107,7 @@ class Fault:
 
     def fit(self, profile: str, variant: str | None = None) -> Fit:
         """Whether the faulty equations have the declared shapes: for all sizes, or equal ones."""
-        program = self.program(DECLARED[profile].program(variant))
+        program = self.program(known_profiles()[profile].program(variant))
         if program is None:
             return "never"
         names = (*program.axis_names, *program.parameters)
@@ -153,7 +153,7 @@ class Fault:
         """
 
         def plain(inputs: Mapping[str, Array]) -> dict[str, Array]:
-            declared = DECLARED[case.profile].program(variant_for(case, inputs) or None)
+            declared = known_profiles()[case.profile].program(variant_for(case, inputs) or None)
             program = self.program(declared) or declared
             sizes = derived(declared, program, case.bindings)
             return _returned(

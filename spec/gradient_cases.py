@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from qkvac.spec import families
 from qkvac.spec import gradient_families as made
-from qkvac.spec.attention import GRADIENTS, PROFILES
 from qkvac.spec.case import MAIN, WIDE, Case
 from qkvac.spec.draws import Floats
 from qkvac.spec.families import Frame
@@ -22,6 +21,7 @@ from qkvac.spec.formats import DTYPES
 from qkvac.spec.gradient_families import Arrays
 from qkvac.spec.head_case import EVEN, Heads, head_case
 from qkvac.spec.profile_cases import profile_case
+from qkvac.spec.registry import forward_profiles, gradient_profiles
 
 Cotangent = Callable[[Frame, tuple[int, ...]], Floats]
 Forward = Sequence[Case]
@@ -84,7 +84,7 @@ def _sent(
 ) -> Arrays:
     inputs: Arrays = dict(of(f))
     shape = made.shape_of_last(f, profile, variant, inputs)
-    return {**inputs, f"d{PROFILES[profile].last}": cotangent(f, shape)}
+    return {**inputs, f"d{forward_profiles()[profile].last}": cotangent(f, shape)}
 
 
 HALVES: Final = ("float64", "float32", "float16")
@@ -122,13 +122,13 @@ def _rows(forward: Forward, table: Sequence[Row]) -> list[Case]:
 
 def _exact(base: Case, why: str = EXACT, compiled: bool = False) -> Case:
     """Gradients of whole numbers, all of them exact."""
-    exact = GRADIENTS[f"{base.profile}_gradients"].results(base.variant or None)
+    exact = gradient_profiles()[f"{base.profile}_gradients"].results(base.variant or None)
     return gradient_case(base, "few", why, exact=exact, compiled=compiled)
 
 
 def _laid_out(of: Case) -> list[Case]:
     """The cotangent in other layouts; equal rows can share one row of memory."""
-    last = f"d{PROFILES[of.profile].last}"
+    last = f"d{forward_profiles()[of.profile].last}"
     plain = [
         replace(gradient_case(of, "", why), layouts={last: layout})
         for layout, why in LAYOUTS.items()

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.draws import Floats
 from qkvac.spec.families import Frame
+from qkvac.spec.registry import forward_profiles
 from qkvac.spec.rounding import Array
 from qkvac.spec.shapes import contract
 
@@ -22,7 +22,7 @@ Arrays = dict[str, NDArray[Any]]
 
 def shape_of_last(f: Frame, profile: str, variant: str, inputs: Arrays) -> tuple[int, ...]:
     """The shape of the profile's last quantity for these inputs."""
-    declared = PROFILES[profile]
+    declared = forward_profiles()[profile]
     program = declared.program(variant or None)
     sizes = {**dict.fromkeys(program.parameters, 1), **f.sizes}
     given = {name: array.shape for name, array in inputs.items()}

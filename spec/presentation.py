@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from qkvac.spec.adjoint import cotangent
+from qkvac.spec.registry import known_profiles
+
 Array = np.ndarray[Any, Any]
 
 OF_VALUES: Final = ("empty_row", "causal_alignment")
 """Conventions that change results; the others say how inputs are stored."""
-
-STORED_LINEAR: Final = ("attention_linear_layers", "attention_linear_layers_gradients")
-"""Profiles whose weights are (c, d) by their own definition."""
 
 
 def of_values(conventions: Mapping[str, str]) -> dict[str, str]:
@@ -26,12 +26,12 @@ def presented(
 ) -> dict[str, Array]:
     """The inputs of the spec as a port takes them: masks that say what is dropped, or Wᵀ."""
     drops = conventions.get("mask") == "True drops"
-    turned = _is_turned(profile, conventions)
+    masks, turned = known_profiles()[profile].masks, _turned(profile, conventions)
 
     def given(name: str, array: Array) -> Array:
-        if drops and name == "mask" and array.dtype == np.bool_:
+        if drops and name in masks and array.dtype == np.bool_:
             return ~array
-        if turned and name.startswith("W"):
+        if name in turned:
             return np.ascontiguousarray(np.swapaxes(array, -1, -2))
         return array
 
@@ -42,14 +42,16 @@ def restored(
     profile: str, outputs: Mapping[str, Array], conventions: Mapping[str, str]
 ) -> Mapping[str, Array]:
     """The outputs of a port as the spec has them: the gradient of Wᵀ is that of W, turned."""
-    if not _is_turned(profile, conventions):
+    turned = {cotangent(name) for name in _turned(profile, conventions)}
+    if not turned:
         return outputs
     return {
-        name: np.swapaxes(array, -1, -2) if name.startswith("dW") and array.ndim > 1 else array
+        name: np.swapaxes(array, -1, -2) if name in turned and array.ndim > 1 else array
         for name, array in outputs.items()
     }
 
 
-def _is_turned(profile: str, conventions: Mapping[str, str]) -> bool:
-    """Whether weights are stored the other way round."""
-    return conventions.get("weight_layout") == "c×d" and profile not in STORED_LINEAR
+def _turned(profile: str, conventions: Mapping[str, str]) -> tuple[str, ...]:
+    """The weights that are stored the other way round."""
+    turned = conventions.get("weight_layout") == "c×d"
+    return known_profiles()[profile].weights if turned else ()

@@ -17,8 +17,8 @@ import numpy as np
 
 from qkvac.spec import families
 from qkvac.spec import profile_families as made
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.case import ALL, BOOK, EQUAL, LINEAR, MAIN, ONE, SUMS, TILE, WIDE, Case, Recipe
+from qkvac.spec.registry import forward_profiles
 
 Sizes = tuple[int, ...]
 
@@ -51,7 +51,9 @@ def profile_case(
     """
     shape = "x".join(map(str, (*batch, *sizes)))
     name = (
-        f"{family}/{variant}/{shape}" if len(PROFILES[profile].texts) > 1 else f"{family}/{shape}"
+        f"{family}/{variant}/{shape}"
+        if len(forward_profiles()[profile].texts) > 1
+        else f"{family}/{shape}"
     )
     axes = dict(zip(AXES[profile], sizes, strict=True))
     attributes: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from qkvac.spec.attention import SPEC_VERSION, Profile
+from qkvac.spec.attention import SPEC_VERSION
 from qkvac.spec.equations import (
     Equation,
     Expr,
@@ -30,6 +30,7 @@ from qkvac.spec.notation import (
     expression,
     plain,
 )
+from qkvac.spec.profile import Profile
 
 __all__ = [
     "declaration",
@@ -126,7 +127,7 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "profile": profile.name,
         "about": profile.about,
         "quantities": list(profile.quantities),
-        "optional": sorted(profile.optional),
+        "optional": sorted(profile.intermediates),
         "budget": budget and {"products": budget.products, "transpositions": budget.transpositions},
         "variants": {
             name: {"text": plain(profile.program(name)), **program_to_json(profile.program(name))}

@@ -19,12 +19,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvac.spec.adjoint import adjoint
-from qkvac.spec.attention import ATTENTION, PROFILES, Arithmetic, Profile
+from qkvac.spec.attention import ATTENTION, Arithmetic
 from qkvac.spec.case import Case
 from qkvac.spec.draws import normal, stored
-from qkvac.spec.equations import Program
 from qkvac.spec.faulty import compute
+from qkvac.spec.profile import Parameter, Profile
+from qkvac.spec.registry import forward_profiles
 from qkvac.spec.scalar import Scalar
 from qkvac.spec.verdict import Question, Verdict, judge
 
@@ -38,8 +38,9 @@ AFTER: Final = tuple(f"{name}1" for name in WEIGHTS)
 
 def _text() -> str:
     """The equations of attention, of the loss, of its gradients, and of the step."""
-    forward = PROFILES["attention"].program()
-    derived = adjoint(forward, "C").equations[len(forward.equations) :]
+    forward = forward_profiles()["attention"]
+    equations = forward.gradients.program().equations
+    derived = equations[len(forward.program().equations) :]
     return "\n".join(
         [
             ATTENTION.strip(),
@@ -56,9 +57,12 @@ def _text() -> str:
 STEP: Final = Profile(
     "training_step",
     "a step of gradient descent towards given context vectors",
-    {"plain": _text()},
-    ("loss", "dWq", "dWk", "dWv", *AFTER),
-    frozenset({"loss", "dWq", "dWk", "dWv"}),
+    _text(),
+    takes=("X", *WEIGHTS, "T"),
+    returns=AFTER,
+    reports="loss, dWq, dWk, dWv",
+    keywords={"rate": Parameter("rate")},
+    shared=WEIGHTS,
 )
 
 
@@ -69,20 +73,12 @@ class Step(Case):
     rate: Fraction = field(default=Fraction(0), compare=False)
 
     @property
-    def program(self) -> Program:
-        return STEP.program()
-
-    @property
-    def quantities(self) -> tuple[str, ...]:
-        return STEP.quantities
+    def declared(self) -> Profile:
+        return STEP
 
     @property
     def results(self) -> tuple[str, ...]:
         return AFTER
-
-    @property
-    def alternatives(self) -> tuple[Program, ...]:
-        return (self.program,)
 
     @property
     def bindings(self) -> Mapping[str, int | Scalar]:
@@ -129,7 +125,7 @@ def task(dtype: str, n: int = 6, d: int = 5, c: int = 3) -> dict[str, Array]:
     X = normal("training/X", (n, d), dtype)
     learnt = {name: normal(f"training/{name}/learnt", (d, c), dtype, -1) for name in WEIGHTS}
     start = {name: normal(f"training/{name}", (d, c), dtype, -1) for name in WEIGHTS}
-    program = PROFILES["attention"].program()
+    program = forward_profiles()["attention"].program()
     C = compute(program, {"X": X, **learnt}, {"n": n, "d": d, "c": c}, "float64")["C"]
     # Few bits, so that no platform's exponential can round them another way.
     given = {"X": X, **start, "T": np.round(C * 64) / 64}

@@ -15,13 +15,15 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac.spec import clauses, enclosure, exactness, rounding, shapes, spread
-from qkvac.spec.attention import DECLARED, Arithmetic, Profile
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.clauses import Certify, Comparison
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.equations import Program
 from qkvac.spec.formats import FORMATS, Format, widened
 from qkvac.spec.normalform import logits, normal
+from qkvac.spec.profile import Profile
+from qkvac.spec.registry import known_profiles
 
 VACUOUS_SHARE: Final = 0.1
 """More vacuous entries than this, and a cell that passes proves too little to count."""
@@ -87,7 +89,7 @@ class Question:
 
     @cached_property
     def profile(self) -> Profile:
-        return DECLARED[self.case.profile]
+        return known_profiles()[self.case.profile]
 
     @cached_property
     def program(self) -> Program:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from qkvac.spec.case import Case
 from qkvac.spec.rearrangements import Rearrangements
+from qkvac.spec.registry import remembered
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +27,7 @@ def visible(case: Case, inputs: Mapping[str, Array], conventions: Mapping[str, s
     return np.broadcast_to(kept, (*case.batch, *heads, queries, keys))
 
 
-@cache
+@remembered
 def has_blind_queries(case: Case, alignment: str) -> bool:
     """Whether some query of a case sees no key under a causal alignment."""
     if "L" not in case.sizes:

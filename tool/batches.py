@@ -22,7 +22,7 @@ from qkvac.cells import FILES, Status
 from qkvac.commands import Ending, Run, words_of
 from qkvac.findings import Finding, Visit
 from qkvac.plan import Job
-from qkvac.ports import FUNCTIONS
+from qkvac.ports import known_functions
 from qkvac.process import Outcome, surroundings
 from qkvac.relations import IN_ADVANCE, further
 from qkvac.roster import Entry, memory_limit
@@ -38,7 +38,7 @@ from qkvac.vectors import file_name, related, size_limit, vectors, write
 def outcome_of(folder: Path, case: Case, id: str, dtype: str) -> Outcome:
     """What a file says about the quantities of a case; no quantities where there is no file."""
     name = file_name(id, dtype)
-    function = FUNCTIONS[case.profile]
+    function = known_functions()[case.profile]
     try:
         if folder.is_symlink():
             raise TensorFileError("lies in a folder that is a link")

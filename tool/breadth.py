@@ -9,10 +9,10 @@ kind if only their sizes differ, and no more has to be supported for one than fo
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 from qkvac.spec.cases import Case, cases
+from qkvac.spec.registry import remembered
 
 ALL: Final = "all"
 SOME: Final = "some"
@@ -42,7 +42,7 @@ def _shape(case: Case) -> tuple[object, ...]:
     return case.family, case.variant, tuple(case.sizes.items()), case.batch
 
 
-@cache
+@remembered
 def _in_dtype(profile: str, dtype: str) -> frozenset[tuple[object, ...]]:
     """The first few of the cases that are marked and for a dtype, generic ones before others."""
     marked = [c for c in cases(profile) if c.compiled and c.tier == "default" and dtype in c.dtypes]
@@ -50,7 +50,7 @@ def _in_dtype(profile: str, dtype: str) -> frozenset[tuple[object, ...]]:
     return frozenset(map(_shape, marked[:IN_A_DTYPE]))
 
 
-@cache
+@remembered
 def _one_of_a_kind(profile: str) -> frozenset[str]:
     """Ids of the first case of every kind, or of one among the few."""
     kinds = dict[tuple[object, ...], Case]()

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import click
 
-from qkvac.spec.attention import DECLARED, GRADIENTS, PROFILES, Profile
 from qkvac.spec.cases import cases
 from qkvac.spec.faults import FAULTS, Fault, Kind
+from qkvac.spec.profile import Profile
+from qkvac.spec.registry import forward_profiles, gradient_profiles, known_profiles
 from qkvac.usage import UsageError
 
 Key = tuple[bool, Kind]
@@ -34,7 +35,7 @@ def _key(fault: Fault) -> Key:
 
 def _profiles(fault: Fault) -> Mapping[str, Profile]:
     """The profiles that a fault is meant for."""
-    return GRADIENTS if fault.of_gradients else PROFILES
+    return gradient_profiles() if fault.of_gradients else forward_profiles()
 
 
 def show_faults(name: str | None, form: str) -> None:
@@ -88,7 +89,7 @@ def _one(fault: Fault) -> str:
     demanded = ", ".join(fault.caught_by)
     if demanded:
         lines.append(f"caught by {demanded} in {fault.dtype}")
-    elif all(fault.fit(name) == "never" for name in DECLARED if cases(name)):
+    elif all(fault.fit(name) == "never" for name in known_profiles() if cases(name)):
         lines.append("not demonstrated: no profile that it applies to has cases yet")
     if fault.also_known_as:
         lines.append(f"seen in {', '.join(fault.also_known_as)}")

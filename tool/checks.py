@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 import numpy as np
@@ -14,8 +13,8 @@ from qkvac.findings import Finding, UnansweredError, Visit, failed
 from qkvac.normality import stays_normal
 from qkvac.relations import MOVES, samples
 from qkvac.roster import Entry
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import Case, cases
+from qkvac.spec.registry import known_profiles, remembered
 
 Trait = Callable[[Case], bool]
 
@@ -68,9 +67,9 @@ def names(entry: Entry, dtype: str, case: Case) -> tuple[str, ...]:
     return _names(Kind.of(entry), dtype, case)
 
 
-@cache
+@remembered
 def _names(kind: Kind, dtype: str, case: Case) -> tuple[str, ...]:
-    gradient = DECLARED[case.profile].base
+    gradient = known_profiles()[case.profile].base
     return tuple(
         name
         for name, check in CHECKS.items()
@@ -92,7 +91,7 @@ def finding(name: str, visit: Visit) -> Finding:
 # --- which cases ---------------------------------------------------------------------------
 
 
-@cache
+@remembered
 def _plainest(
     profile: str,
     supports: frozenset[str],
@@ -118,7 +117,7 @@ def _plainest(
     return suited[0].id if suited else ""
 
 
-@cache
+@remembered
 def _needs(case: Case) -> frozenset[str]:
     return case.needs
 
@@ -173,7 +172,7 @@ def _shows_the_future(case: Case) -> bool:
     return causal and _is_random(case) and _length(case) > 2
 
 
-@cache
+@remembered
 def _shows_the_first(case: Case) -> bool:
     """Some first query sees the first key, and as it is causal, no other."""
     if not _shows_the_future(case) or not case.masked:
@@ -208,7 +207,7 @@ def _can_be_permuted(case: Case) -> bool:
     return "tokens" not in _input_names(case) and not causal and not case.masked and _is_plain(case)
 
 
-@cache
+@remembered
 def _input_names(case: Case) -> frozenset[str]:
     return frozenset(tensor.name for tensor in case.program.inputs)
 
@@ -246,7 +245,7 @@ def _environment_suits(kind: Kind, dtype: str, case: Case) -> bool:
 
 
 def _is_exact(case: Case) -> bool:
-    return DECLARED[case.profile].last in case.exact and _is_random(case)
+    return known_profiles()[case.profile].last in case.exact and _is_random(case)
 
 
 _of_generic: Final = _one_of_each_variant(_is_plain)
@@ -255,7 +254,7 @@ _of_exact: Final = _one_of_each_variant(_is_exact)
 
 def _subsets_suit(kind: Kind, dtype: str, case: Case) -> bool:
     """On adapters, and not where every choice would be compiled anew."""
-    several = bool(DECLARED[case.profile].base) and 1 < len(case.results) <= FEW
+    several = bool(known_profiles()[case.profile].base) and 1 < len(case.results) <= FEW
     return several and kind.adapter and not kind.compiled and _of_generic(kind, dtype, case)
 
 
@@ -265,7 +264,7 @@ def _scaling_suits(check: str) -> Suits:
             return False
         if case.profile == "attention":
             # The mission's own profile is asked about every family.
-            last = DECLARED[case.profile].last
+            last = known_profiles()[case.profile].last
             few = case.compiled and (case.generic or last in case.exact)
         else:
             few = _of_generic(kind, dtype, case) or _of_exact(kind, dtype, case)

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from qkvac.spec.registry import known_profiles, remembered
 from qkvac.toml import TOMLDecodeError, loads
 
 SUPPORTS: Final = (
@@ -256,12 +256,14 @@ def _check_conditions(declaration: Declaration, source: str) -> None:
     visit(declaration.arithmetic_table, "arithmetic")
 
 
-@cache
+@remembered
 def _validator() -> Any:
     import jsonschema
 
     text = (resources.files("qkvac") / "declaration.schema.json").read_text(encoding="utf-8")
-    return jsonschema.Draft202012Validator(json.loads(text))
+    schema = json.loads(text)
+    schema["$defs"]["profile"] = {"enum": list(known_profiles())}
+    return jsonschema.Draft202012Validator(schema)
 
 
 def _check(raw: Mapping[str, Any], source: str) -> None:

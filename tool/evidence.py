@@ -18,9 +18,9 @@ from qkvac.roster import Entry
 from qkvac.runner import Answer
 from qkvac.samples import Sample
 from qkvac.selection import Options
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.case import Case
 from qkvac.spec.presentation import of_values
+from qkvac.spec.registry import known_profiles
 
 FAILING: Final = 48
 PASSING: Final = 12
@@ -64,7 +64,7 @@ FIRST: Final = ("unchanged", "repeat", "state", "environment")
 
 def broken(name: str, profile: str) -> str:
     """What the broken check `name` says about a port of a profile."""
-    return (OF_GRADIENTS if DECLARED[profile].base else {}).get(name, BROKEN[name])
+    return (OF_GRADIENTS if known_profiles()[profile].base else {}).get(name, BROKEN[name])
 
 
 Ask = Callable[[Mapping[str, Case], float], Mapping[str, fresh.Outputs]]

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from qkvac.ports import FUNCTIONS
-from qkvac.spec.presentation import STORED_LINEAR
+from qkvac.spec.registry import known_profiles, remembered
+from qkvac.spec.syntax import Op, Program, walk
 
 
+@remembered
 def ledger(profile: str) -> tuple[str, ...]:
     """Names of the conventions that change what a profile takes or returns."""
-    function = FUNCTIONS[profile]
+    declared = known_profiles()[profile]
     # Where queries and keys are given apart, there may be more of the one than of the other.
-    crossed = "Q" in function.positional
-    weights = any(name.startswith("W") for name in function.positional)
+    crossed = any(map(_is_crossed, declared.programs))
     matters = {
-        "empty_row": crossed,
+        "empty_row": bool(declared.masks) or crossed,
         "causal_alignment": crossed,
-        "mask": "mask" in function.keywords,
-        "weight_layout": weights and profile not in STORED_LINEAR,
+        "mask": bool(declared.masks),
+        "weight_layout": bool(declared.weights),
     }
     return tuple(name for name, makes in matters.items() if makes)
+
+
+def _is_crossed(program: Program) -> bool:
+    """Whether it has a causal triangle of two axes that may differ."""
+    return any(
+        isinstance(node, Op) and node.name == "causal" and node.args[0] != node.args[1]
+        for equation in program.equations
+        for node in walk(equation.expression)
+    )

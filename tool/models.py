@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from qkvac.arrays import first_line
-from qkvac.ports import FUNCTIONS, Function, Port, PortError
+from qkvac.ports import Function, Port, PortError, known_functions
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Sequence[Any]]
@@ -72,7 +72,7 @@ def load(text: str) -> Port:
     names = {given.name for given in model.inputs}
     functions = {
         function.name: partial(_call, model, function)
-        for function in FUNCTIONS.values()
+        for function in known_functions().values()
         if names <= {*function.positional, *function.keywords}
         and names.issuperset(function.positional)
         and _returned(model, function)
@@ -85,7 +85,7 @@ def load(text: str) -> Port:
         raise PortError(f"{text}: the inputs are not of one dtype that is tested: {found}")
     # Several profiles take the same inputs, and a model does not say which of them it is.
     profile = "attention" if "attention" in functions else next(iter(functions))
-    known = {name for f in functions for name in _returned(model, FUNCTIONS[f]).values()}
+    known = {name for f in functions for name in _returned(model, known_functions()[f]).values()}
     notes = tuple(f"output {name!r} is no quantity" for name in model.outputs if name not in known)
     declaration = {"profiles": [profile], "dtypes": [DTYPES[types.pop()]]}
     return Port(functions, declaration, notes, model.versions)
@@ -100,7 +100,7 @@ def _returned(model: Model, function: Function) -> dict[str, str]:
 
 
 def _mismatch(model: Model) -> str:
-    wanted = FUNCTIONS["attention"]
+    wanted = known_functions()["attention"]
     given = [i.name for i in model.inputs]
     if sorted(given) != sorted(wanted.positional):
         return (

@@ -13,8 +13,8 @@ from qkvac.cells import Cell, Status
 from qkvac.declaration import DTYPES
 from qkvac.roster import Entry, Roster
 from qkvac.selection import Selection, profiles_with_cases
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import Case
+from qkvac.spec.registry import known_profiles
 from qkvac.usage import UsageError
 
 
@@ -87,7 +87,7 @@ def jobs_of(entry: Entry, dtype: str, selection: Selection) -> tuple[list[Job], 
     jobs = list[Job]()
     left_out = 0
     for name in profiles_with_cases():
-        profile = DECLARED[name]
+        profile = known_profiles()[name]
         offered = name in entry.declaration.profiles
         for case in selection.chosen(name):
             if dtype not in case.dtypes:

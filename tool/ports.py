@@ -21,6 +21,8 @@ from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, Final
 
 from qkvac.arrays import first_line
+from qkvac.spec.profile import Profile
+from qkvac.spec.registry import forward_profiles, known_profiles, remembered
 
 
 @dataclass(frozen=True)
@@ -33,57 +35,35 @@ class Function:
     returns: tuple[str, ...]
     optional: tuple[str, ...]
     """Intermediates that a dict may hold besides."""
+    masks: frozenset[str] = frozenset()
+    """Keywords whose gradients come last where they are added to scores."""
+
+    @classmethod
+    def of(cls, profile: Profile) -> Function:
+        """The function that a profile declares."""
+        masks = profile.masks if profile.of is not None else frozenset[str]()
+        added = tuple(f"d{name}" for name in sorted(masks))
+        return cls(
+            profile.name,
+            tuple(profile.takes),
+            tuple(profile.keywords),
+            tuple(profile.returns),
+            (*profile.reports, *added),
+            masks,
+        )
 
     def returned(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """What a call returns; the gradient of a mask comes last where one is added to scores."""
-        mask = arguments.get("mask")
-        added = "dmask" in self.optional and mask is not None and mask.dtype != bool
-        return (*self.returns, "dmask") if added else self.returns
+        given = {name: arguments.get(name) for name in sorted(self.masks)}
+        added = [f"d{n}" for n, mask in given.items() if mask is not None and mask.dtype != bool]
+        return (*self.returns, *added)
 
 
-def _functions() -> dict[str, Function]:
-    weights = ("X", "Wq", "Wk", "Wv")
-    projected = ("Q", "K", "V", "A", "C")
-    forward = (
-        Function("attention", weights, (), projected, ("Ω",)),
-        Function("dot_product_attention", ("X",), (), ("A", "C"), ("Ω",)),
-        Function("causal_attention", weights, (), projected, ("Ω",)),
-        Function(
-            "scaled_dot_product_attention",
-            ("Q", "K", "V"),
-            ("causal", "mask", "scale"),
-            ("A", "C"),
-            ("Ω",),
-        ),
-        Function(
-            "multi_head_attention",
-            (*weights, "Wo"),
-            ("heads", "causal"),
-            (*projected, "Y"),
-            ("Ω",),
-        ),
-        Function("attention_linear_layers", (*weights, "bq", "bk", "bv"), (), projected, ("Ω",)),
-        Function("embedding", ("tokens", "E", "P"), (), ("X",), ()),
-    )
-    gradients = (
-        Function(
-            f"{f.name}_gradients",
-            (*f.positional, f"d{f.returns[-1]}"),
-            f.keywords,
-            tuple(f"d{name}" for name in f.positional if name != "tokens"),
-            tuple(
-                name
-                for name in ("A", "dA", "dΩ", "dQ", "dK", "dV", "dmask")
-                if name not in {f"d{given}" for given in f.positional}
-                and (name != "dmask" or "mask" in f.keywords)
-            ),
-        )
-        for f in forward
-    )
-    return {f.name: f for f in (*forward, *gradients)}
+@remembered
+def known_functions() -> Mapping[str, Function]:
+    """The functions of all profiles, by name."""
+    return MappingProxyType({p.name: Function.of(p) for p in known_profiles().values()})
 
-
-FUNCTIONS: Final[Mapping[str, Function]] = MappingProxyType(_functions())
 
 FRAMEWORKS: Final = frozenset(
     {"torch", "jax", "tensorflow", "keras", "flax", "numpy", "mlx", "xformers", "flash_attn"}
@@ -152,14 +132,14 @@ def _select(text: str, module: ModuleType, within: str) -> Port:
             raise PortError(
                 f"{text}() cannot be made: {first_line(error)}{_where(error)}"
             ) from None
-    profile = next((n for n in (_own_name(value), name) if n in FUNCTIONS), "")
-    offers = any(callable(_attribute(value, function)) for function in FUNCTIONS)
+    profile = next((n for n in (_own_name(value), name) if n in known_functions()), "")
+    offers = any(callable(_attribute(value, function)) for function in known_functions())
     if callable(value) and profile and not offers:
         return Port({profile: value}, declared_by(text, module))
     if isinstance(value, FunctionType) and not offers:
         raise PortError(
             f"{text} is a function of no known name; call it attention, or one of "
-            f"{', '.join(n for n in FUNCTIONS if not n.endswith('_gradients'))}"
+            f"{', '.join(forward_profiles())}"
         )
     return inspect(text, value, module)
 
@@ -236,7 +216,7 @@ def inspect(text: str, holder: object, module: object = None) -> Port:
     names = set(dir(holder))
     functions = {}
     notes = []
-    for name in FUNCTIONS:
+    for name in known_functions():
         value = _attribute(holder, name)
         if value is None or _is_frameworks(value):
             continue
@@ -244,8 +224,8 @@ def inspect(text: str, holder: object, module: object = None) -> Port:
             functions[name] = value
         else:
             notes.append(f"`{name}` is of type {type(value).__name__}, not a function")
-    for name in sorted(names - FUNCTIONS.keys()):
-        near = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.8)
+    for name in sorted(names - known_functions().keys()):
+        near = difflib.get_close_matches(name, known_functions(), n=1, cutoff=0.8)
         value = _attribute(holder, name) if near and near[0] not in functions else None
         if callable(value) and not _is_frameworks(value):
             notes.append(f"found `{name}`, did you mean `{near[0]}`?")
@@ -253,7 +233,7 @@ def inspect(text: str, holder: object, module: object = None) -> Port:
         hint = f": {'; '.join(notes)}" if notes else ""
         raise PortError(
             f"{text} offers no function of a known name{hint} "
-            f"(looked for {', '.join(n for n in FUNCTIONS if not n.endswith('_gradients'))}, "
+            f"(looked for {', '.join(forward_profiles())}, "
             "and each with _gradients)"
         )
     return Port(functions, declared_by(text, holder, module), tuple(notes))

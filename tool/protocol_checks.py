@@ -14,9 +14,9 @@ from qkvac.cells import Status
 from qkvac.digests import same_bits
 from qkvac.findings import PASSED, Finding, UnansweredError, Visit, answer, compared, failed
 from qkvac.process import BackendError, WorkerError, WorkerTimeout
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.case import Case
 from qkvac.spec.cost import cost
+from qkvac.spec.registry import known_profiles
 
 
 def unchanged(visit: Visit) -> Finding:
@@ -137,7 +137,7 @@ def budget(visit: Visit) -> Finding:
     declared = _declared(visit.case)
     wrong = [f"{n}× {_text(p)} too many" for p, n in (found - declared).items()]
     wrong += [f"{n}× {_text(p)} absent" for p, n in (declared - found).items()]
-    allowed = DECLARED[visit.case.profile].budget
+    allowed = known_profiles()[visit.case.profile].budget
     if allowed is not None and turned > allowed.transpositions:
         wrong.append(f"{turned} transpositions, at most {allowed.transpositions} needed")
     text = f"{found.total()} matrix products, {turned} transpositions"

@@ -18,9 +18,6 @@ from qkvac.spec.case import Case
 Array = np.ndarray[Any, Any]
 Inputs = Mapping[str, Array]
 
-WITHOUT_BATCH: Final = frozenset({"Wq", "Wk", "Wv", "Wo", "bq", "bk", "bv", "E", "P", "mask"})
-"""Inputs that all samples of a batch share; a mask is left as it is."""
-
 
 @dataclass(frozen=True)
 class Move:
@@ -140,7 +137,7 @@ def _own_row(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
 def _batch(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
     other, at = case.drawn(1).inputs(dtype), last_sample(case)
     changed = {}
-    for name in inputs.keys() - WITHOUT_BATCH:
+    for name in inputs.keys() - case.declared.without_batch:
         changed[name] = inputs[name].copy()
         changed[name][at] = other[name][at]
     return [changed]

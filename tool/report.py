@@ -15,8 +15,9 @@ from qkvac.identity import Identity, identities
 from qkvac.roster import Roster
 from qkvac.selection import Selection, profiles_with_cases
 from qkvac.shards import Shard
-from qkvac.spec.attention import DECLARED, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.formats import FORMATS
+from qkvac.spec.registry import known_profiles
 
 __all__ = ["Report", "explain"]
 
@@ -242,8 +243,10 @@ def summed_up(
     names = list(profiles)
     found = list[str]()
     for word, gradients in zip(words, (False, True), strict=True):
-        those = [name for name in names if bool(DECLARED[name].base) == gradients]
-        every = [name for name in profiles_with_cases() if bool(DECLARED[name].base) == gradients]
+        those = [name for name in names if bool(known_profiles()[name].base) == gradients]
+        every = [
+            name for name in profiles_with_cases() if bool(known_profiles()[name].base) == gradients
+        ]
         found += [word] if set(those) >= set(every) else those
     return found
 

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from qkvac import fpenv
-from qkvac.ports import FUNCTIONS, Port, PortError, declared_by, inspect
+from qkvac.ports import Port, PortError, declared_by, inspect, known_functions
 from qkvac.process import Arrays, Greeting, Target, Worker, greeting
 from qkvac.protocol import Message
 from qkvac.usage import UsageError, unknown
@@ -74,23 +74,23 @@ def port_of(port: object, profile: str = "") -> Port:
 
 def _port(port: object, name: str, profile: str) -> Port:
     if profile:
-        if profile not in FUNCTIONS:
-            raise unknown("profile", profile, FUNCTIONS)
+        if profile not in known_functions():
+            raise unknown("profile", profile, known_functions())
         if not callable(port):
             raise UsageError(f"profile={profile!r} is for a single function, not for {name}")
         return Port({profile: port}, declared_by(name, port))
     if isinstance(port, Mapping):
         for key in port:
-            if key != "QKVAC" and key not in FUNCTIONS:
-                raise unknown("function", str(key), FUNCTIONS)
+            if key != "QKVAC" and key not in known_functions():
+                raise unknown("function", str(key), known_functions())
         functions = {key: value for key, value in port.items() if key != "QKVAC"}
         for key, value in functions.items():
             if not callable(value):
                 raise UsageError(f"{key} is of type {type(value).__name__}, not a function")
         return Port(functions, declared_by(name, SimpleNamespace(QKVAC=port.get("QKVAC"))))
-    offers = any(callable(getattr(port, function, None)) for function in FUNCTIONS)
+    offers = any(callable(getattr(port, function, None)) for function in known_functions())
     if callable(port) and not offers and not isinstance(port, ModuleType):
-        if name not in FUNCTIONS:
+        if name not in known_functions():
             raise UsageError(f'what does {name} compute? say it by profile="attention"')
         return Port({name: port}, declared_by(name, port))
     return inspect(name, port)

@@ -30,9 +30,10 @@ from qkvac.process import (
 )
 from qkvac.registry import Backend, accelerators, backend, backends, names
 from qkvac.selection import Options, Selection
-from qkvac.spec.attention import DECLARED, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.presentation import presented
+from qkvac.spec.registry import known_profiles
 from qkvac.spec.visibility import has_blind_queries
 from qkvac.usage import UsageError, unknown
 
@@ -95,7 +96,7 @@ class Entry:
         if case.layouts and self.subject.form == COMMAND:
             return FILES
         chosen = self.declaration.conventions
-        other = DECLARED[case.profile].base and chosen["empty_row"] != "zeros"
+        other = known_profiles()[case.profile].base and chosen["empty_row"] != "zeros"
         if other and has_blind_queries(case, chosen["causal_alignment"]):
             # Only weights of 0 make these gradients what the derived equations say.
             return "empty rows"
@@ -351,7 +352,7 @@ def _float64(
     Accuracy plays no part. A port that dies on it is not excused.
     """
     for profile in entry.declaration.profiles:
-        for case in selection.chosen(profile) if profile in DECLARED else ():
+        for case in selection.chosen(profile) if profile in known_profiles() else ():
             if "float64" not in case.dtypes or entry.lacks(case):
                 continue
             inputs = presented(profile, case.inputs("float64"), entry.declaration.conventions)

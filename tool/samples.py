@@ -16,9 +16,11 @@ import numpy as np
 
 from qkvac.differences import Difference, difference
 from qkvac.spec import faulty, rounding
-from qkvac.spec.attention import DECLARED, Arithmetic, Profile
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.formats import FORMATS
+from qkvac.spec.profile import Profile
+from qkvac.spec.registry import known_profiles
 from qkvac.spec.rewriting import derived, operations
 from qkvac.spec.syntax import Program
 
@@ -66,7 +68,7 @@ class Examined:
 
     @cached_property
     def profile(self) -> Profile:
-        return DECLARED[self.sample.case.profile]
+        return known_profiles()[self.sample.case.profile]
 
     @cached_property
     def program(self) -> Program:

@@ -7,14 +7,13 @@ import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 from qkvac import breadth
 from qkvac.declaration import DTYPES
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import Case, cases
+from qkvac.spec.registry import known_profiles, remembered
 from qkvac.usage import UsageError, unknown
 
 TIERS: Final = ("default", "full")
@@ -23,10 +22,10 @@ COMPILE_ALLOWANCE: Final = 4.0
 """The first call of a compiled mode in a shape and dtype may take this many timeouts."""
 
 
-@cache
+@remembered
 def profiles_with_cases() -> tuple[str, ...]:
     """Profiles that have cases."""
-    return tuple(name for name in DECLARED if cases(name))
+    return tuple(name for name in known_profiles() if cases(name))
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def _matches(id: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(id, pattern) or fnmatch.fnmatchcase(short, pattern)
 
 
-@cache
+@remembered
 def _drawn(profile: str, seeds: int) -> tuple[Case, ...]:
     return tuple(
         case.drawn(draw)
@@ -101,7 +100,7 @@ def _drawn(profile: str, seeds: int) -> tuple[Case, ...]:
     )
 
 
-@cache
+@remembered
 def find_case(id: str) -> Case:
     """The case of an id, that of a further draw included; raises UsageError for an unknown one."""
     known = {case.id: case for name in profiles_with_cases() for case in cases(name)}

@@ -11,18 +11,14 @@ import numpy as np
 
 from qkvac.declaration import DTYPES
 from qkvac.ledger import ledger
-from qkvac.ports import FUNCTIONS
+from qkvac.ports import known_functions
 from qkvac.registry import Backend, backends
 from qkvac.selection import Selection, find_case, profiles_with_cases
 from qkvac.spec import text
-from qkvac.spec.attention import (
-    CONVENTIONS,
-    DECLARED,
-    SPEC_VERSION,
-    Arithmetic,
-    Profile,
-)
+from qkvac.spec.attention import CONVENTIONS, SPEC_VERSION, Arithmetic
 from qkvac.spec.cases import Case, cases
+from qkvac.spec.profile import Profile
+from qkvac.spec.registry import known_profiles
 from qkvac.spec.verdict import Question
 from qkvac.usage import UsageError, unknown
 
@@ -31,9 +27,9 @@ Array = np.ndarray[Any, Any]
 
 def spec_text(name: str, form: str) -> str:
     """A profile as text, LaTeX or JSON; raises UsageError for an unknown one."""
-    if name not in DECLARED:
-        raise unknown("profile", name, DECLARED)
-    profile = DECLARED[name]
+    if name not in known_profiles():
+        raise unknown("profile", name, known_profiles())
+    profile = known_profiles()[name]
     if form == "json":
         return json.dumps(text.to_json(profile), ensure_ascii=False, indent=1)
     if form == "latex":
@@ -46,8 +42,8 @@ def spec_text(name: str, form: str) -> str:
         lines += ["", f"with {variant.replace('-', ', ')}:"]
         lines += [f"    {line}" for line in _new_lines(profile, variant)]
     lines += ["", f"returns {', '.join(profile.quantities)}"]
-    if profile.optional:
-        inner = [name for name in profile.quantities if name in profile.optional]
+    if profile.intermediates:
+        inner = [name for name in profile.quantities if name in profile.intermediates]
         lines[-1] += f"; {', '.join(inner)} may be left out"
     if profile.budget:
         count, turned = profile.budget.products, profile.budget.transpositions
@@ -67,7 +63,7 @@ def spec_text(name: str, form: str) -> str:
 
 def _call(name: str) -> str:
     """The signature of a profile's function."""
-    function = FUNCTIONS[name]
+    function = known_functions()[name]
     words = [*function.positional, *(["*", *function.keywords] if function.keywords else [])]
     return f"{name}({', '.join(words)})"
 
@@ -208,7 +204,7 @@ def show_case(id: str, dtype: str | None, form: str) -> None:
 
 def _found(id: str) -> Case:
     """The case of an id, which may lack its profile; raises UsageError for an unknown one."""
-    if id.partition("/")[0] in DECLARED:
+    if id.partition("/")[0] in known_profiles():
         return find_case(id)
     for name in profiles_with_cases():
         with suppress(UsageError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from qkvac import gradient_skeletons
-from qkvac.spec.attention import DECLARED
+from qkvac.spec.registry import known_profiles
 
 _WEIGHTS: Final = """
 S = Q @ K.swapaxes(-1, -2) / X.dtype.type(np.sqrt(K.shape[-1]))
@@ -126,10 +126,10 @@ return Q, K, V, A, C, C @ Wo""",
 def function(profile: str) -> str:
     """A function that says what it has to do, raises until it does, and suggests how."""
     first, _, rest = ABOUT[profile].partition("\n\n")
-    declared = DECLARED[profile]
+    declared = known_profiles()[profile]
     names = declared.quantities
-    if declared.base and declared.optional:
-        steps = [name for name in names if name in declared.optional]
+    if declared.base and declared.intermediates:
+        steps = [name for name in names if name in declared.intermediates]
         rest += f" A dict of them may hold {', '.join(steps)} besides, and the test is sharper."
     elif len(names) > 1 and not declared.base:
         named = ", ".join(f'"{"scores" if n == "Ω" else n}": {n}' for n in names)

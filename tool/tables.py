@@ -17,7 +17,7 @@ from rich.text import Text
 from qkvac.cells import CHECKS, Result, Status, Subject
 from qkvac.declaration import DTYPES
 from qkvac.report import Report
-from qkvac.spec.attention import DECLARED
+from qkvac.spec.registry import known_profiles
 
 GRADES: Final = ("exact", "faithful", "conforming", "suspicious")
 """Grades of a pass, the best first."""
@@ -31,16 +31,6 @@ STYLES: Final = {
 
 MISSION: Final = "attention"
 """The profile whose quantities are shown whatever else was run."""
-SHORT: Final[Mapping[str, str]] = {
-    "attention": "attn",
-    "dot_product_attention": "dot",
-    "causal_attention": "causal",
-    "scaled_dot_product_attention": "sdpa",
-    "multi_head_attention": "heads",
-    "attention_linear_layers": "linear",
-    "embedding": "embed",
-}
-"""Heads of columns; the legend says what they stand for."""
 DETAILS: Final = 4
 """Tables of several subjects, besides those of the mission's profile."""
 
@@ -67,10 +57,12 @@ def _of_many(
     budget = DETAILS
     if len(found) > 1:
         for gradients, head in ((False, "all dtypes"), (True, "gradients")):
-            alike = {p: rs for p, rs in found.items() if bool(DECLARED[p].base) == gradients}
+            alike = {
+                p: rs for p, rs in found.items() if bool(known_profiles()[p].base) == gradients
+            }
             if alike:
                 yield _matrix(report, head, alike, subjects)
-        legend = ", ".join(f"{SHORT[p]} {p}" for p in dict.fromkeys(map(_forward, found)))
+        legend = ", ".join(f"{_short(p)} {p}" for p in dict.fromkeys(map(_forward, found)))
         yield Text(f"{legend}; --profile NAME shows one by quantity and dtype.", style="dim")
     for profile, results in found.items():
         for dtype in DTYPES:
@@ -115,7 +107,7 @@ def _one(results: Sequence[Result], profile: str, title: str) -> Table:
     dtypes = [d for d in DTYPES if any(result.cell.dtype == d for result in results)]
     rows = table(title, *dtypes)
     groups = _grouped(results)
-    for name in (*DECLARED[profile].quantities, *CHECKS):
+    for name in (*known_profiles()[profile].quantities, *CHECKS):
         cells = [groups.get((name, dtype), []) for dtype in dtypes]
         if any(cells):
             rows.add_row(name, *(_word(cell, with_ratio=True) for cell in cells))
@@ -132,9 +124,14 @@ def _grouped(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
     return groups
 
 
+def _short(profile: str) -> str:
+    """The head of a profile's column; the legend says what it stands for."""
+    return known_profiles()[profile].short
+
+
 def _forward(profile: str) -> str:
     """The profile whose gradients a profile is about, or itself."""
-    return DECLARED[profile].base or profile
+    return known_profiles()[profile].base or profile
 
 
 def _matrix(
@@ -144,7 +141,7 @@ def _matrix(
     subjects: Sequence[Subject],
 ) -> Table:
     """Subjects down, profiles across: the largest error over bound in all dtypes."""
-    rows = table(head, *(SHORT[_forward(profile)] for profile in found), "passed")
+    rows = table(head, *(_short(profile) for profile in found), "passed")
     groups = dict[tuple[Subject, str], list[Result]]()
     for profile, results in found.items():
         for result in results:
@@ -162,10 +159,12 @@ def _many(
     report: Report, results: Sequence[Result], profile: str, dtype: str, named: bool = False
 ) -> Table:
     """Subjects down, quantities across: largest error over bound and the class of equal bits."""
-    declared = DECLARED[profile]
+    declared = known_profiles()[profile]
     # Of a gradient, the steps on the way are left to the table of a single subject.
-    quantities = [n for n in declared.quantities if not declared.base or n not in declared.optional]
-    short = f"{SHORT[_forward(profile)]}{' gradients' if declared.base else ''}"
+    quantities = [
+        n for n in declared.quantities if not declared.base or n not in declared.intermediates
+    ]
+    short = f"{_short(profile)}{' gradients' if declared.base else ''}"
     head = f"{short} {dtype}" if named else dtype
     rows = table(head, *quantities, "grade", "passed")
     letters = {i.quantity: i for i in report.identities if (i.profile, i.dtype) == (profile, dtype)}

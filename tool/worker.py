@@ -27,7 +27,7 @@ from qkvac.arrays import Array, ResultError, by_quantity, first_line, to_numpy
 from qkvac.channel import Channel, confine, is_out_of_memory
 from qkvac.forms import load
 from qkvac.packages import OWN, adapter
-from qkvac.ports import FRAMEWORKS, FUNCTIONS, Port, PortError
+from qkvac.ports import FRAMEWORKS, Port, PortError, known_functions
 from qkvac.protocol import Message, ProtocolError
 from qkvac.spec.layouts import apply
 
@@ -183,7 +183,7 @@ class Server:
             raise
         self._functions = {
             name: getattr(self._adapter, name)
-            for name in FUNCTIONS
+            for name in known_functions()
             if callable(getattr(self._adapter, name, None))
         }
         return plain(self._module.QKVAC)
@@ -210,7 +210,7 @@ class Server:
         self, request: Message
     ) -> tuple[list[Array | None], dict[str, Any], dict[str, Watched]]:
         """The arguments of the function of a request, each array laid out as asked for."""
-        function = FUNCTIONS[request.header["profile"]]
+        function = known_functions()[request.header["profile"]]
         layouts = request.header.get("layouts", {})
         inputs = {}
         for name, array in request.arrays.items():
@@ -229,7 +229,7 @@ class Server:
         profile = request.header["profile"]
         if profile not in self._functions:
             return failure("unsupported", f"{profile} is not offered")
-        implementation, function = self._functions[profile], FUNCTIONS[profile]
+        implementation, function = self._functions[profile], known_functions()[profile]
         positional, keywords, watched = self._arguments(request)
         if wanted := request.header.get("wanted"):
             if not hasattr(self._adapter, "subset"):

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from qkvac.spec import equations
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.ball import BallAlgebra, working_precision
 from qkvac.spec.doubledouble import DoubleDoubleAlgebra
 from qkvac.spec.enclosure import Enclosure, certify
+from qkvac.spec.registry import forward_profiles
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 
-ATTENTION = PROFILES["attention"].program()
+ATTENTION = forward_profiles()["attention"].program()
 DIGITS = 34
 """Decimal digits of gmpy2 and mpmath: 113 bits, less than the 128 of the balls."""
 

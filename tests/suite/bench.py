@@ -19,11 +19,12 @@ from qkvac.findings import Visit
 from qkvac.process import Outcome
 from qkvac.roster import Entry
 from qkvac.spec import layouts
-from qkvac.spec.attention import DECLARED, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.equations import Program
 from qkvac.spec.faults import Fault
 from qkvac.spec.misbehaviour import Function
+from qkvac.spec.registry import known_profiles
 from qkvac.spec.shapes import bind
 from qkvac.spec.verdict import Question, judge
 
@@ -125,7 +126,7 @@ def _differing(first: Mapping[str, Array], others: list[dict[str, Array]]) -> tu
 
 def fault_bench(fault: Fault, dtype: str = "", profile: str = "attention") -> Bench:
     """A fault of the catalogue, in the dtype that it is demonstrated in or another."""
-    program = DECLARED[profile].program()
+    program = known_profiles()[profile].program()
     functions = dict[tuple[Any, ...], Function]()
 
     def answering(case: Case) -> Function:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from qkvac.spec import equations
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.ball import BallAlgebra, working_precision
 from qkvac.spec.doubledouble import DoubleDoubleAlgebra
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.interval import IntervalAlgebra
 from qkvac.spec.rearrangements import Array
+from qkvac.spec.registry import forward_profiles
 
-ATTENTION = PROFILES["attention"].program()
+ATTENTION = forward_profiles()["attention"].program()
 CARRIERS: dict[str, Any] = {
     "interval": IntervalAlgebra,
     "double-double": DoubleDoubleAlgebra,

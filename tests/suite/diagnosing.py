@@ -10,9 +10,9 @@ import numpy as np
 from qkvac.diagnosis import Diagnosis
 from qkvac.samples import Sample
 from qkvac.spec import families
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.case import Case, attention_case
 from qkvac.spec.faulty import compute
+from qkvac.spec.registry import forward_profiles
 from qkvac.spec.verdict import judge
 from qkvac.tests.suite.bench import FORM, asked, sizes_in
 from qkvac.tests.suite.kill_matrix import examined
@@ -20,7 +20,7 @@ from qkvac.tests.suite.kill_matrix import examined
 Array = np.ndarray[Any, Any]
 Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
-ATTENTION = PROFILES["attention"].program()
+ATTENTION = forward_profiles()["attention"].program()
 FAILING, PASSING = 5, 2
 """Answers that a diagnosis is made from here; a run keeps more."""
 

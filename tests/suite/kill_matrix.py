@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from qkvac.cells import CHECKS
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.faults import FAULTS, Fault
+from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.killing import (
     AXES,
@@ -59,8 +59,8 @@ SHORT: Final = {**FUNCTIONS, **{f"{name}_gradients": short for name, short in FU
 
 def columns(profile: str) -> tuple[str, ...]:
     """The columns of a profile's table; of gradients those that are asked for."""
-    declared = DECLARED[profile]
-    hidden = declared.optional if declared.base else frozenset()
+    declared = known_profiles()[profile]
+    hidden = declared.intermediates if declared.base else frozenset()
     return (*(name for name in declared.quantities if name not in hidden), CHECKED)
 
 
@@ -199,7 +199,7 @@ def documented(text: str) -> dict[str, dict[str, set[str]]]:
         if line.startswith("## "):
             profile = line.removeprefix("## ").partition(":")[0]
         parts = [part.strip() for part in line.split("|")[1:-1]]
-        if profile in DECLARED and len(parts) > 1 and parts[0].startswith("`"):
+        if profile in known_profiles() and len(parts) > 1 and parts[0].startswith("`"):
             name = parts[0].split("`")[1]
             bold = zip(columns(profile), parts[1:], strict=True)
             result.setdefault(profile, {})[name] = {column for column, cell in bold if "**" in cell}

@@ -13,10 +13,10 @@ from functools import cache
 from multiprocessing import get_context
 from typing import Final
 
-from qkvac.spec.attention import DECLARED, GRADIENTS
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.kills import EQUIVALENT
+from qkvac.spec.registry import gradient_profiles, known_profiles
 from qkvac.tests.suite.bench import Finding, fault_bench
 
 PROFILE: Final = "attention"
@@ -60,10 +60,10 @@ def examined(profile: str = PROFILE) -> tuple[Case, ...]:
 @cache
 def has_place(name: str, profile: str) -> bool:
     """Whether some text of a profile can be computed with a fault."""
-    texts = DECLARED[profile].texts
+    texts = known_profiles()[profile].texts
     fault = FAULTS[name]
     # What a wrong formula makes of gradients is its adjoint, and not a fault of its own.
-    suited = fault.of_gradients == (profile in GRADIENTS)
+    suited = fault.of_gradients == (profile in gradient_profiles())
     return suited and any(fault.fit(profile, text) != "never" for text in texts)
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.formats import FORMATS
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.evaluators import Array, Truth, Variant
 
-PLAIN = PROFILES["attention"].program()
-CAUSAL = PROFILES["causal_attention"].program()
+PLAIN = forward_profiles()["attention"].program()
+CAUSAL = forward_profiles()["causal_attention"].program()
 SHIFTED = {"softmax": "shifted, divided"}
 SINGLE = Arithmetic.for_dtype("float32", SHIFTED)
 UNIT = FORMATS["float32"].unit

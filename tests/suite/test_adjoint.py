@@ -17,11 +17,11 @@ import pytest
 from flint import arb
 
 from qkvac.spec import shapes
-from qkvac.spec.adjoint import SHARED, adjoint
-from qkvac.spec.attention import PROFILES
+from qkvac.spec.adjoint import adjoint
 from qkvac.spec.ball import BallAlgebra, Balls, working_precision
 from qkvac.spec.equations import Number, Op, Program, SpecError, evaluate, parse
 from qkvac.spec.rearrangements import Rearrangements
+from qkvac.spec.registry import forward_profiles
 from qkvac.spec.scalar import Scalar
 from qkvac.spec.text import plain
 
@@ -35,7 +35,11 @@ SIZES = {
     **{"n": 5, "d": 6, "c": 4, "h": 4, "g": 2, "o": 3, "L": 4, "S": 5, "v": 2},
     **{"t": 7, "p": 6, "scale": Scalar.of(0.375)},
 }
-VARIANTS = [(profile.name, name) for profile in PROFILES.values() for name in profile.texts]
+VARIANTS = [
+    (profile.name, name) for profile in forward_profiles().values() for name in profile.texts
+]
+
+SHARED = frozenset(name for p in forward_profiles().values() for name in p.without_batch)
 
 TEXTS = {
     # Two softmaxes whose arguments have no names.
@@ -88,7 +92,10 @@ TEXTS = {
 }
 UNBATCHED = SHARED | {"U", "W", "lam", "E", "P", "b"}
 FORWARD = {
-    **{f"{p}-{v}": (PROFILES[p].program(v), PROFILES[p].last) for p, v in VARIANTS},
+    **{
+        f"{p}-{v}": (forward_profiles()[p].program(v), forward_profiles()[p].last)
+        for p, v in VARIANTS
+    },
     **{name: (parse(text), "C") for name, text in TEXTS.items()},
 }
 
@@ -289,8 +296,8 @@ def test_gradients_are_the_limits_of_differences(name: str) -> None:
 @pytest.mark.parametrize("name", ["dA", "dS", "dΩ", "dV", "dK", "dQ", "dX", "dWq"])
 def test_a_wrong_equation_is_noticed(name: str) -> None:
     """Each statement matters: doubled, the derivative along some input is another."""
-    forward = PROFILES["attention"].program()
-    program = adjoint(forward, "C")
+    forward = forward_profiles()["attention"].program()
+    program = adjoint(forward, "C", shared=SHARED)
     equations = tuple(
         replace(e, expression=Op("multiply", (e.expression, Number(Fraction(2)))))
         if e.target.name == name
@@ -325,7 +332,7 @@ def test_what_has_no_rule_is_refused(text: str, message: str) -> None:
 
 
 def test_the_gradients_of_attention_as_they_are_read() -> None:
-    derived = adjoint(PROFILES["attention"].program(), "C")
+    derived = forward_profiles()["attention"].gradients.program()
     assert plain(derived).split("\n")[-10:] == [
         "dA[n, n] = dC @ V.T",
         "dS[n, n] = A * (dA - sum(A * dA, axis=1))",

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac.spec.attention import CONVENTIONS, PROFILES, SOFTMAX_FORMS, Arithmetic
+from qkvac.spec.attention import CONVENTIONS, SOFTMAX_FORMS, Arithmetic
 from qkvac.spec.equations import SpecError, evaluate
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.arrays import Array, Arrays
 
 BATCHES = [(), (2,), (3, 2)]
@@ -24,7 +25,7 @@ def draw(*shape: int, seed: int = 0) -> Array:
 
 
 def values(name: str, variant: str, inputs: dict[str, Array], **sizes: Any) -> dict[str, Array]:
-    return evaluate(PROFILES[name].program(variant), Arrays(), inputs, sizes)
+    return evaluate(forward_profiles()[name].program(variant), Arrays(), inputs, sizes)
 
 
 def weights(scores: Array, kept: Array | None = None) -> Array:
@@ -130,7 +131,7 @@ def test_several_heads(variant: str, batch: tuple[int, ...]) -> None:
         merged = np.concatenate(C, axis=1)
         return Q, K, V, np.array(Ω), np.array(A), merged, merged @ W["o"]
 
-    quantities = PROFILES["multi_head_attention"].quantities
+    quantities = forward_profiles()["multi_head_attention"].quantities
     for name, expected in zip(quantities, over_batches(batch, of), strict=True):
         assert_close(found[name], expected)
 
@@ -155,7 +156,7 @@ MASK_SHAPES = [
     (), (5,), (1, 5), (3, 1), (3, 5), (1, 3, 5), (4, 3, 5), (4, 1, 5), (4, 3, 1),
     (2, 1, 1, 5), (2, 1, 3, 5), (1, 4, 3, 5), (2, 4, 3, 5),
 ]  # fmt: skip
-VARIANTS = list(PROFILES["scaled_dot_product_attention"].texts)
+VARIANTS = list(forward_profiles()["scaled_dot_product_attention"].texts)
 
 
 def kernel(
@@ -225,17 +226,17 @@ def test_a_finite_lowest_bias_is_kept_and_an_infinite_one_is_not() -> None:
 # --- what a profile declares --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
+@pytest.mark.parametrize("profile", forward_profiles().values(), ids=list(forward_profiles()))
 def test_a_profile_reports_what_its_equations_define(profile: Any) -> None:
     for variant in profile.texts:
         targets = [equation.target.name for equation in profile.program(variant).equations]
         assert tuple(targets) == profile.quantities
     assert profile.last == profile.quantities[-1]
-    assert profile.optional <= set(profile.quantities[:-1])
+    assert profile.intermediates <= set(profile.quantities[:-1])
     assert profile.program() is profile.program(next(iter(profile.texts)))
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
+@pytest.mark.parametrize("profile", forward_profiles().values(), ids=list(forward_profiles()))
 def test_a_budget_counts_the_products_and_transpositions_of_the_text(profile: Any) -> None:
     if profile.budget is not None:
         assert profile.budget.products == profile.text.count("@")
@@ -243,16 +244,16 @@ def test_a_budget_counts_the_products_and_transpositions_of_the_text(profile: An
 
 
 def test_the_mission_is_five_products_and_one_transposition() -> None:
-    profile = PROFILES["attention"]
+    profile = forward_profiles()["attention"]
     assert profile.budget is not None
     assert (profile.budget.products, profile.budget.transpositions) == (5, 1)
     assert profile.quantities == ("Q", "K", "V", "Ω", "A", "C")
-    assert profile.optional == {"Ω"}
+    assert profile.intermediates == {"Ω"}
 
 
 def test_an_unknown_variant_is_refused() -> None:
     with pytest.raises(SpecError, match="multi_head_attention has no variant 'x'; it has plain, c"):
-        PROFILES["multi_head_attention"].program("x")
+        forward_profiles()["multi_head_attention"].program("x")
 
 
 def test_the_conventions_name_the_specs_choice_first() -> None:

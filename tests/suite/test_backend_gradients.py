@@ -12,8 +12,8 @@ import pytest
 
 from qkvac.backends.adapter import ModeError
 from qkvac.packages import FRAMEWORKS
-from qkvac.ports import FUNCTIONS
-from qkvac.spec.attention import PROFILES
+from qkvac.ports import known_functions
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.laboratory import Array, adapter, inside, needs, refusal
 
 DECLARATIONS = {
@@ -84,7 +84,10 @@ STEP = 2.0**-17
 
 @pytest.mark.parametrize(
     "profile",
-    [pytest.param(p, marks=[] if p == "attention" else pytest.mark.long) for p in PROFILES],
+    [
+        pytest.param(p, marks=[] if p == "attention" else pytest.mark.long)
+        for p in forward_profiles()
+    ],
 )
 @EVERY_MODE
 def test_gradients_are_slopes(name: str, mode: str, profile: str) -> None:
@@ -95,7 +98,7 @@ def test_gradients_are_slopes(name: str, mode: str, profile: str) -> None:
     arrays, keywords = inputs(profile)
     # The forward pass of a plain mode: what is compared with must not be compiled for each step.
     plain = DECLARATIONS[name]["modes"][0]
-    last = PROFILES[profile].last
+    last = forward_profiles()[profile].last
     (forward,) = inside(name, _answers, name, plain, profile, [(arrays, keywords)])
     cotangent = draw(*forward[last].shape, seed=9)
     call = ([*arrays, cotangent], keywords)
@@ -108,7 +111,7 @@ def test_gradients_are_slopes(name: str, mode: str, profile: str) -> None:
         float(np.sum(answer[last] * cotangent))
         for answer in inside(name, _answers, name, plain, profile, calls)
     ]
-    signature = FUNCTIONS[profile].positional
+    signature = known_functions()[profile].positional
     for number, (key, place) in enumerate(where):
         further, back, up, down = values[4 * number : 4 * number + 4]
         coarse, fine = (further - back) / (4 * STEP), (up - down) / (2 * STEP)

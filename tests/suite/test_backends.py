@@ -17,9 +17,10 @@ import qkvac.backends
 from qkvac.backends.adapter import DeviceError, ModeError, UnavailableError
 from qkvac.declaration import parse
 from qkvac.packages import FRAMEWORKS
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.layouts import apply
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.laboratory import (
     CHANNELS,
     DTYPES,
@@ -136,7 +137,7 @@ def test_shapes_and_dtypes_are_kept(name: str, mode: str) -> None:
         square, long = (*batch, n, n), (*batch, n, c)
         shapes = dict(
             zip(
-                PROFILES["attention"].quantities,
+                forward_profiles()["attention"].quantities,
                 (long, long, long, square, square, long),
                 strict=True,
             )

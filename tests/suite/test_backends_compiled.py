@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from qkvac.packages import FRAMEWORKS
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.formats import FORMATS
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.laboratory import DTYPES, Array, adapter, inside, needs
 
 MODES = [
@@ -276,8 +276,8 @@ def _products(name: str, mode: str, call: Call) -> tuple[list[tuple[int, int]], 
 def test_a_profile_takes_no_more_products_than_declared(name: str, mode: str, call: Call) -> None:
     needs(name, mode)
     products, transpositions = inside(name, _products, name, mode, call)
-    profile = PROFILES[call.profile]
-    assert len(products) == profile.text.count("@")
+    profile = forward_profiles()[call.profile]
+    assert len(products) == profile.texts["plain"].count("@")
     if profile.budget is not None:
         assert transpositions == profile.budget.transpositions
 

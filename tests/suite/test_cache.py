@@ -16,14 +16,15 @@ from qkvac.cache import Certifier, default_folder
 from qkvac.digests import canonical, digest, same_bits
 from qkvac.selection import find_case
 from qkvac.spec import enclosure
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.formats import dtype as numpy_dtype
+from qkvac.spec.registry import forward_profiles
 from qkvac.spec.rounding import bounds
 from qkvac.tests.suite.engine_ports import SMALL, run, statuses, write
 
 CASE = find_case(f"attention/{SMALL}")
-PROGRAM = PROFILES["attention"].program()
+PROGRAM = forward_profiles()["attention"].program()
 
 
 def ask(certifier: Certifier, dtype: str = "float64", **options: Any) -> dict[str, Enclosure]:
@@ -57,7 +58,7 @@ def test_everything_that_matters_is_in_the_key(tmp_path: Path) -> None:
     ask(certifier)
     changed = {**inputs, "X": np.nextafter(inputs["X"], np.inf)}
     certifier(PROGRAM, changed, CASE.sizes, "float64")
-    certifier(PROFILES["causal_attention"].program(), inputs, CASE.sizes, "float64")
+    certifier(forward_profiles()["causal_attention"].program(), inputs, CASE.sizes, "float64")
     ask(certifier, wanted=("Q",))
     ask(certifier, exact=("Q",))
     assert certifier.computed == 5

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from qkvac.spec import draws, families, shapes
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.enclosure import certify
 from qkvac.spec.equations import SpecError
 from qkvac.spec.formats import DTYPES, FORMATS, dtype
+from qkvac.spec.registry import forward_profiles
 
 ATTENTION = tuple(
     case for case in cases("attention") if not case.family.startswith(("batch-", "sample-"))
@@ -80,7 +80,7 @@ def test_ids_are_unique_and_say_profile_family_and_sizes() -> None:
 
 @pytest.mark.parametrize("case", ATTENTION, ids=lambda case: case.id)
 def test_inputs_fit_the_contract_and_are_stored_exactly(case: Case) -> None:
-    contract = shapes.contract(PROFILES[case.profile].program(), case.sizes)
+    contract = shapes.contract(forward_profiles()[case.profile].program(), case.sizes)
     for name in case.dtypes:
         inputs = case.inputs(name)
         assert list(inputs) == ["X", "Wq", "Wk", "Wv"]
@@ -243,7 +243,7 @@ def test_the_worked_example_reproduces_the_printed_results() -> None:
     case = next(case for case in ATTENTION if case.family == "worked-example")
     example = families.worked_example()
     assert "Raschka" in example["source"]
-    program = PROFILES["attention"].program()
+    program = forward_profiles()["attention"].program()
     for name in case.dtypes:
         certified = certify(program, case.inputs(name), case.sizes, name)
         printed = example["attention"]

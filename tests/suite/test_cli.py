@@ -20,8 +20,9 @@ import pytest
 import qkvac
 from qkvac.cli import main
 from qkvac.selection import profiles_with_cases
-from qkvac.spec.attention import CONVENTIONS, PROFILES
+from qkvac.spec.attention import CONVENTIONS
 from qkvac.spec.cases import cases
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 
 
@@ -313,7 +314,7 @@ def test_show_prints_a_case(capsys: pytest.CaptureFixture[str]) -> None:
 def test_spec_shows_every_variant_and_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = command(capsys, "spec", "scaled_dot_product_attention")
     assert "scaled_dot_product_attention(Q, K, V, *, causal, mask, scale)" in out
-    for variant in PROFILES["scaled_dot_product_attention"].texts:
+    for variant in forward_profiles()["scaled_dot_product_attention"].texts:
         assert variant == "plain" or f"with {variant.replace('-', ', ')}:" in out
     assert "where=finite(mask) & causal(L, S))" in out
     for convention in CONVENTIONS.values():

@@ -156,13 +156,14 @@ def test_inputs_are_handed_over_as_declared() -> None:
     inputs = {
         "Wq": np.arange(6.0).reshape(2, 3),
         "X": np.ones((4, 2)),
-        "mask": np.array([True, False]),
     }
+    mask = {"mask": np.array([True, False])}
     assert presented("attention", inputs, {}) == inputs
-    turned = presented("attention", inputs, {"weight_layout": "c×d", "mask": "True drops"})
+    turned = presented("attention", inputs, {"weight_layout": "c×d"})
     assert np.array_equal(turned["Wq"], inputs["Wq"].T)
     assert turned["Wq"].flags.c_contiguous
-    assert np.array_equal(turned["mask"], [False, True])
+    dropping = presented("scaled_dot_product_attention", mask, {"mask": "True drops"})
+    assert np.array_equal(dropping["mask"], [False, True])
     assert turned["X"] is inputs["X"]
     linear = presented("attention_linear_layers", inputs, {"weight_layout": "c×d"})
     assert linear["Wq"] is inputs["Wq"]
@@ -181,7 +182,8 @@ def test_a_gradient_has_the_layout_of_its_weight() -> None:
 
 def test_an_additive_mask_is_never_inverted() -> None:
     bias = np.array([0.0, -np.inf])
-    assert presented("", {"mask": bias}, {"mask": "True drops"})["mask"] is bias
+    found = presented("scaled_dot_product_attention", {"mask": bias}, {"mask": "True drops"})
+    assert found["mask"] is bias
 
 
 def test_how_inputs_are_stored_changes_no_value() -> None:

@@ -11,7 +11,8 @@ from qkvac.cells import Result, Status
 from qkvac.declaration import DEFAULT_CONVENTIONS
 from qkvac.engine import Engine
 from qkvac.selection import Options, Selection
-from qkvac.spec.attention import CONVENTIONS, PROFILES
+from qkvac.spec.attention import CONVENTIONS
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.profile_ports import write
 
 SDPA: Final = "scaled_dot_product_attention"
@@ -93,4 +94,4 @@ def test_every_choice_has_a_port() -> None:
     others = {(c.name, option) for c in CONVENTIONS.values() for option in c.options[1:]}
     assert others == set(PORTS)
     assert {c.name: c.default for c in CONVENTIONS.values()} == DEFAULT_CONVENTIONS
-    assert SDPA in PROFILES
+    assert SDPA in forward_profiles()

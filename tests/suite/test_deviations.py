@@ -16,8 +16,8 @@ from qkvac.packages import OWN
 from qkvac.registry import backend
 from qkvac.roster import Entry, survey
 from qkvac.selection import Options, Selection, profiles_with_cases
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import cases
+from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite.engine_ports import SMALL, run, write
 from qkvac.usage import UsageError
 
@@ -155,7 +155,7 @@ def test_every_own_entry_speaks_of_a_backend_and_a_case_of_the_spec() -> None:
                 not known.quantity
                 or any(
                     fnmatch.fnmatchcase(quantity, known.quantity)
-                    for quantity in (*DECLARED[name].quantities, *CHECKS)
+                    for quantity in (*known_profiles()[name].quantities, *CHECKS)
                 )
             )
         ]

@@ -12,9 +12,9 @@ from qkvac.api import check
 from qkvac.diagnosis import diagnose
 from qkvac.samples import Sample
 from qkvac.spec import carrying, faulty
-from qkvac.spec.attention import GRADIENTS, PROFILES
 from qkvac.spec.case import Case
 from qkvac.spec.faults import FAULTS, Fault
+from qkvac.spec.registry import forward_profiles, gradient_profiles
 from qkvac.spec.rewriting import derived, rewritten
 from qkvac.spec.verdict import judge
 from qkvac.tests.suite.bench import FORM, asked, fault_bench
@@ -125,8 +125,8 @@ def test_right_gradients_have_no_diagnosis() -> None:
 
 
 def test_formulas_that_cannot_be_differentiated_are_no_candidates() -> None:
-    program = GRADIENTS[ATTENTION].program()
-    forward = PROFILES["attention"].program()
+    program = gradient_profiles()[ATTENTION].program()
+    forward = forward_profiles()["attention"].program()
     origin = carrying.origin(program)
     assert origin is not None
     assert origin.program == forward
@@ -136,7 +136,7 @@ def test_formulas_that_cannot_be_differentiated_are_no_candidates() -> None:
 
 
 def test_what_no_path_leads_back_to_has_the_gradient_0() -> None:
-    program = FAULTS["query-with-query"].program(GRADIENTS[ATTENTION].program())
+    program = FAULTS["query-with-query"].program(gradient_profiles()[ATTENTION].program())
     assert program is not None
     assert program.equation("dWk").text == "dWk[d, c] = Wk * 0"
 

@@ -14,7 +14,7 @@ from qkvac.api import check
 from qkvac.diagnosis import diagnose
 from qkvac.evidence import FAILING, PASSING, explain
 from qkvac.invariants import in_common
-from qkvac.ports import FUNCTIONS
+from qkvac.ports import known_functions
 from qkvac.samples import Sample
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import cases
@@ -68,7 +68,7 @@ def function(profile: str, text: str = "") -> Callable[..., Any]:
 
 def samples(profile: str, call: Callable[..., Any], dtype: str = "float32") -> list[Sample]:
     """Answers to generic cases, as the engine keeps them."""
-    words, model = FUNCTIONS[profile], Arithmetic.for_dtype(dtype)
+    words, model = known_functions()[profile], Arithmetic.for_dtype(dtype)
     found = list[Sample]()
     for case in cases(profile):
         if not case.generic or dtype not in case.dtypes or case.layouts or case.tier != "default":

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvac.spec import doubledouble, equations
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.ball import BallAlgebra, working_precision
 from qkvac.spec.ddexp import EXP_ERROR, LOWEST, exponential, scaled
 from qkvac.spec.doubledouble import DoubleDoubleAlgebra, product
 from qkvac.spec.enclosure import certify
 from qkvac.spec.errorfree import fast_two_sum, two_product, two_sum
 from qkvac.spec.rearrangements import Array
+from qkvac.spec.registry import forward_profiles
 
-ATTENTION = PROFILES["attention"].program()
+ATTENTION = forward_profiles()["attention"].program()
 doubles = st.floats(-1e150, 1e150).filter(lambda x: x == 0 or abs(x) > 1e-140)
 
 
@@ -202,8 +202,9 @@ def test_rows_of_long_attention_agree_with_arb(n: int, d: int, c: int, family: s
     found = certify(ATTENTION, inputs, sizes, "float64")
     rows = np.random.default_rng(5).choice(n, 6, replace=False)
     program = equations.parse(
-        PROFILES["attention"]
-        .text.replace("X[n, d]\n", "X[n, d]\nR[m, d]\n")
+        forward_profiles()["attention"]
+        .texts["plain"]
+        .replace("X[n, d]\n", "X[n, d]\nR[m, d]\n")
         .replace("Q[n, c] = X @ Wq", "Q[m, c] = R @ Wq")
         .replace("Ω[n, n]", "Ω[m, n]")
         .replace("A[n, n]", "A[m, n]")

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvac.spec import interval
-from qkvac.spec.attention import PROFILES, SDPA_VARIANTS
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.equations import fold, parse
 from qkvac.spec.rearrangements import Array
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.carriers import (
     ATTENTION,
     FAMILIES,
@@ -102,10 +102,10 @@ def test_true_values_lie_inside_for_every_operation(
 
 
 @everyone
-@pytest.mark.parametrize("variant", SDPA_VARIANTS)
+@pytest.mark.parametrize("variant", forward_profiles()["scaled_dot_product_attention"].texts)
 @pytest.mark.parametrize("empty_row", ["zeros", "mean"])
 def test_kernels_with_masks_heads_and_batches(carrier: str, variant: str, empty_row: str) -> None:
-    program = PROFILES["scaled_dot_product_attention"].program(variant)
+    program = forward_profiles()["scaled_dot_product_attention"].program(variant)
     rng = np.random.default_rng(len(variant))
     h, g, L, S, d, v, batch = 4, 2, 3, 5, 3, 2, 2
     inputs = {
@@ -132,7 +132,7 @@ def test_kernels_with_masks_heads_and_batches(carrier: str, variant: str, empty_
 
 @everyone
 def test_several_heads_in_a_batch(carrier: str) -> None:
-    program = PROFILES["multi_head_attention"].program("causal")
+    program = forward_profiles()["multi_head_attention"].program("causal")
     rng = np.random.default_rng(3)
     sizes = {"n": 4, "d": 5, "c": 6, "o": 3, "h": 3}
     shapes = {"X": (2, 4, 5), "Wq": (5, 6), "Wk": (5, 6), "Wv": (5, 6), "Wo": (6, 3)}

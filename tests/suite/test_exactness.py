@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvac.spec import enclosure
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.equations import SpecError, parse
 from qkvac.spec.exactness import Exactness, exact, prove
+from qkvac.spec.registry import forward_profiles
 
-PROGRAM = PROFILES["attention"].program()
+PROGRAM = forward_profiles()["attention"].program()
 CLAIMING = tuple(case for case in cases("attention") if case.exact)
 # Cases that differ in layout alone share their inputs.
 DISTINCT = tuple({(case.seed, case.exact): case for case in CLAIMING}.values())
@@ -97,7 +98,7 @@ def test_proved_values_are_the_certified_ones_rounded(case: Case) -> None:
 def test_no_exact_quantity_goes_unclaimed(case: Case) -> None:
     everywhere = [
         name
-        for name in PROFILES["attention"].quantities
+        for name in forward_profiles()["attention"].quantities
         if all(proofs(case, dtype)[name].holds.all() for dtype in case.dtypes)
     ]
     assert set(everywhere) == set(case.exact)

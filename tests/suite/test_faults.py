@@ -11,19 +11,20 @@ from click.testing import CliRunner
 
 from qkvac.cli import cli
 from qkvac.spec import faulty, shapes, text
-from qkvac.spec.attention import GRADIENTS, PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import cases
 from qkvac.spec.equations import parse
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.faulty import FaultyShapes
 from qkvac.spec.mistakes import MISTAKES
 from qkvac.spec.parsing import FUNCTIONS
+from qkvac.spec.registry import forward_profiles, gradient_profiles
 from qkvac.spec.rewriting import Rewrite, Roles, derived, operations, rewritten
 from qkvac.spec.syntax import SpecError
 from qkvac.tests.suite.bench import sizes_in
 from qkvac.tests.suite.killing import examined, home
 
-ATTENTION = PROFILES["attention"].program()
+ATTENTION = forward_profiles()["attention"].program()
 REWRITTEN = [fault for fault in FAULTS.values() if fault.rules and not fault.of_gradients]
 PROJECT = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 
@@ -60,14 +61,14 @@ def test_rules_name_no_case_and_no_profile() -> None:
     for fault in FAULTS.values():
         for rule in fault.rules:
             assert "/" not in rule.place
-            assert not any(name in rule.text for name in PROFILES)
+            assert not any(name in rule.text for name in forward_profiles())
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", forward_profiles())
 def test_rules_apply_wherever_they_find_a_place(profile: str) -> None:
     """The shapes hold for all sizes, or for equal ones, or the fault does not apply."""
-    for variant in PROFILES[profile].texts:
-        program = PROFILES[profile].program(variant)
+    for variant in forward_profiles()[profile].texts:
+        program = forward_profiles()[profile].program(variant)
         fits = {fault.name: fault.fit(profile, variant) for fault in REWRITTEN}
         for name, fit in fits.items():
             changed = FAULTS[name].program(program)
@@ -126,7 +127,7 @@ EQUATIONS = {
 @pytest.mark.parametrize(("profile", "variant"), EQUATIONS)
 def test_a_rule_yields_the_equation_that_it_stands_for(profile: str, variant: str) -> None:
     for name, equation in EQUATIONS[profile, variant].items():
-        program = FAULTS[name].program(PROFILES[profile].program(variant))
+        program = FAULTS[name].program(forward_profiles()[profile].program(variant))
         assert program is not None
         assert equation in [e.text for e in program.equations]
 
@@ -150,7 +151,7 @@ def test_the_grammar_stays_closed() -> None:
     assert not MISTAKES.keys() & FUNCTIONS.keys()
     used = set[str]()
     for fault in FAULTS.values():
-        for profile in (GRADIENTS if fault.of_gradients else PROFILES).values():
+        for profile in (gradient_profiles() if fault.of_gradients else forward_profiles()).values():
             for variant in profile.texts:
                 changed = fault.program(profile.program(variant))
                 if fault.rules and changed is not None:

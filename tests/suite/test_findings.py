@@ -15,8 +15,8 @@ from qkvac.deviations import Deviation, Deviations
 from qkvac.packages import OWN
 from qkvac.registry import backend
 from qkvac.selection import profiles_with_cases
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import cases
+from qkvac.spec.registry import known_profiles
 
 FINDINGS = Path(__file__).parents[2] / "docs" / "findings.md"
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CASE = re.compile(rf"(?<![\w/-])(?:{'|'.join(DECLARED)})/[\w-]+/[\w/-]+")
+CASE = re.compile(rf"(?<![\w/-])(?:{'|'.join(known_profiles())})/[\w-]+/[\w/-]+")
 VERSION = re.compile(r"([a-z_]+) (\d[\d.]*\d)")
 
 

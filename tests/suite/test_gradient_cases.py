@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from qkvac.spec import exactness, faulty
-from qkvac.spec.attention import GRADIENTS, PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.case import Case
 from qkvac.spec.cases import cases
 from qkvac.spec.formats import DTYPES
 from qkvac.spec.gradient_cases import COTANGENTS, all_cases
+from qkvac.spec.registry import forward_profiles, gradient_profiles
 from qkvac.spec.syntax import Expr, Number, Op, Program, Ref
 from qkvac.spec.verdict import Question, Verdict, judge
 
@@ -31,7 +32,7 @@ def gradient_cases(base: str) -> tuple[Case, ...]:
 
 
 def everything() -> Iterator[tuple[Case, str]]:
-    for base in PROFILES:
+    for base in forward_profiles():
         for case in gradient_cases(base):
             for dtype in case.dtypes:
                 yield case, dtype
@@ -55,7 +56,7 @@ def verdicts(case: Case, dtype: str, outputs: dict[str, Array]) -> dict[str, Ver
 
 
 def test_ids_are_unique_and_few() -> None:
-    for base in PROFILES:
+    for base in forward_profiles():
         ids = [case.id for case in gradient_cases(base)]
         assert len(set(ids)) == len(ids) <= LIMIT
         assert all(id.startswith(f"{base}_gradients/") for id in ids)
@@ -68,7 +69,7 @@ def test_ids_are_unique_and_few() -> None:
 
 
 def test_every_kind_of_cotangent_is_sent() -> None:
-    for base in PROFILES:
+    for base in forward_profiles():
         families = {case.family for case in gradient_cases(base)}
         for kind in filter(None, COTANGENTS):
             few = kind in ("rows", "mean", "faint") and base != "attention"
@@ -97,7 +98,7 @@ def test_claims_are_proved_and_plain_code_passes(dtype: str) -> None:
                 decisive.add((case.profile, quantity))
     every = {
         (profile.name, result)
-        for profile in GRADIENTS.values()
+        for profile in gradient_profiles().values()
         for variant in profile.texts
         for result in profile.results(variant)
     }

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from qkvac.spec import faulty, gradient_mistakes
-from qkvac.spec.attention import DECLARED, GRADIENTS, PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.case import Case
 from qkvac.spec.faults import FAULTS, Fault
+from qkvac.spec.registry import forward_profiles, gradient_profiles, known_profiles
 from qkvac.spec.rewriting import derived
 from qkvac.tests.suite.killing import BACKWARD, examined, home
 
@@ -58,7 +59,7 @@ EQUATIONS: Final = {
 
 @pytest.mark.parametrize(("profile", "variant"), EQUATIONS)
 def test_a_rule_yields_the_equation_that_it_stands_for(profile: str, variant: str) -> None:
-    declared = GRADIENTS[f"{profile}_gradients"].program(variant)
+    declared = gradient_profiles()[f"{profile}_gradients"].program(variant)
     for name, equation in EQUATIONS[profile, variant].items():
         program = FAULTS[name].program(declared)
         assert program is not None
@@ -67,12 +68,12 @@ def test_a_rule_yields_the_equation_that_it_stands_for(profile: str, variant: st
 
 def test_the_forward_equations_stay_as_they_are() -> None:
     for fault in FORMULAS:
-        for profile in GRADIENTS.values():
+        for profile in gradient_profiles().values():
             declared = profile.program()
             program = fault.program(declared)
             if program is None:
                 continue
-            given = PROFILES[profile.base].program().tensors
+            given = forward_profiles()[profile.base].program().tensors
             for old, new in zip(declared.equations, program.equations, strict=True):
                 assert old == new or old.target.name not in given, (fault.name, new.text)
 
@@ -80,7 +81,7 @@ def test_the_forward_equations_stay_as_they_are() -> None:
 def test_they_have_no_place_in_a_forward_computation() -> None:
     for fault in FAULTS.values():
         if fault.of_gradients:
-            assert all(fault.program(p.program()) is None for p in PROFILES.values())
+            assert all(fault.program(p.program()) is None for p in forward_profiles().values())
             assert home(fault.name) in BACKWARD
 
 
@@ -108,12 +109,12 @@ def test_a_wrong_gradient_in_float32_stays_within_its_own_bounds(fault: Fault) -
 
 def slope(case: Case, fault: Fault, inputs: Mapping[str, Array], name: str, step: Array) -> float:
     """Δ⟨dC, C⟩ of the faulty forward computation for a small step of one input."""
-    base = DECLARED[case.profile].base
-    forward = PROFILES[base].program(case.variant or None)
+    base = known_profiles()[case.profile].base
+    forward = forward_profiles()[base].program(case.variant or None)
     program = fault.program(forward)
     assert program is not None
     sizes = derived(forward, program, case.bindings)
-    last, small = PROFILES[base].last, 1e-5
+    last, small = forward_profiles()[base].last, 1e-5
     values = [
         faulty.compute(
             program, {**inputs, name: inputs[name] + way * small * step}, sizes, "float64"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from qkvac.spec import exactness, mask_cases, mask_families, shapes
-from qkvac.spec.attention import SDPA_VARIANTS
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.families import Frame
 from qkvac.spec.formats import DTYPES, FORMATS, dtype
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.test_cases import digest
 
 PROFILE = "scaled_dot_product_attention"
@@ -119,7 +119,9 @@ def test_the_matrix_stays_affordable() -> None:
 
 
 def test_every_variant_has_a_case_and_the_most_telling_ones_are_compiled() -> None:
-    assert {case.variant for case in DEFAULT} == set(SDPA_VARIANTS)
+    assert {case.variant for case in DEFAULT} == set(
+        forward_profiles()["scaled_dot_product_attention"].texts
+    )
     for name in DTYPES:
         met = {(c.family, c.variant) for c in DEFAULT if c.compiled and name in c.dtypes}
         assert met >= {

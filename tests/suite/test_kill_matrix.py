@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.kills import ATTENTION, CAUGHT_BY, EQUIVALENT
 from qkvac.spec.kills_of_gradients import OF_GRADIENTS
+from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.bench import caught, demanded, fault_bench
 from qkvac.tests.suite.kill_matrix import DOCUMENT, columns, documented
@@ -68,7 +68,7 @@ def test_every_fault_is_demonstrated_in_one_profile() -> None:
     assert len(OF_GRADIENTS) >= 20
     for name in FAULTS:
         assert has_place(name, home(name))
-        assert home(name) in DECLARED
+        assert home(name) in known_profiles()
 
 
 def test_reasons_for_no_difference_are_about_faults_that_visit() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.faults import FAULTS
+from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite.bench import fault_bench
 from qkvac.tests.suite.known_faults import DOCUMENT, document
 from qkvac.tests.suite.known_reports import GRADIENTS, MASKS, OTHER, REST
@@ -20,7 +20,9 @@ SUITE = Path(__file__).parent
 
 
 def named(case_id: str) -> Case:
-    return next(case for profile in DECLARED for case in cases(profile) if case.id == case_id)
+    return next(
+        case for profile in known_profiles() for case in cases(profile) if case.id == case_id
+    )
 
 
 @pytest.mark.parametrize(("fault", "case_id"), PAIRS)

@@ -6,12 +6,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.equations import parse, walk
 from qkvac.spec.mathml import rows
+from qkvac.spec.registry import known_profiles
 from qkvac.spec.syntax import Number, Op, Ref
 
-VARIANTS = [(name, variant) for name, profile in DECLARED.items() for variant in profile.texts]
+VARIANTS = [
+    (name, variant) for name, profile in known_profiles().items() for variant in profile.texts
+]
 
 ELEMENTS = frozenset({"math", "mrow", "mi", "mn", "mo", "msub", "msup", "mfrac", "msqrt", "mspace"})
 """What all browsers typeset."""
@@ -29,7 +31,7 @@ def letters(element: str) -> str:
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_every_profile_has_a_row_for_each_tensor(name: str, variant: str) -> None:
-    program = DECLARED[name].program(variant)
+    program = known_profiles()[name].program(variant)
     found = rows(program)
     assert [letters(row.target) for row in found] == list(program.tensors)
     assert [bool(row.right) for row in found] == [
@@ -45,7 +47,7 @@ def test_every_profile_has_a_row_for_each_tensor(name: str, variant: str) -> Non
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_every_name_number_and_function_is_there(name: str, variant: str) -> None:
-    program = DECLARED[name].program(variant)
+    program = known_profiles()[name].program(variant)
     shown = rows(program)[len(program.inputs) :]
     for row, equation in zip(shown, program.equations, strict=True):
         text = letters(row.right)
@@ -63,7 +65,7 @@ def test_every_name_number_and_function_is_there(name: str, variant: str) -> Non
 
 
 def test_a_known_equation_is_set_as_in_the_paper() -> None:
-    *_, weights, _ = rows(DECLARED["attention"].program())
+    *_, weights, _ = rows(known_profiles()["attention"].program())
     assert weights.right == (
         "<math><mrow><msub><mi>softmax</mi><mn>1</mn></msub><mo>\u2061</mo><mo>(</mo>"
         '<mfrac><mi mathvariant="normal">Ω</mi><msqrt><mi>c</mi></msqrt></mfrac><mo>)</mo>'

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from qkvac.spec import rounding, shapes
-from qkvac.spec.attention import DECLARED, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.axes import axes_of, positive_axes
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.consistency import InconsistencyError, ordered
@@ -19,6 +19,7 @@ from qkvac.spec.equations import evaluate, parse
 from qkvac.spec.formats import dtype
 from qkvac.spec.normalform import normal
 from qkvac.spec.notation import plain
+from qkvac.spec.registry import known_profiles
 from qkvac.spec.syntax import Program, Ref
 from qkvac.spec.verdict import Question, judge
 
@@ -34,7 +35,7 @@ UNNAMED = parse(
     """
 )
 
-PROGRAMS = [p.program(variant) for p in DECLARED.values() for variant in p.texts]
+PROGRAMS = [p.program(variant) for p in known_profiles().values() for variant in p.texts]
 
 
 def names(program: Program) -> list[str]:
@@ -69,7 +70,7 @@ def test_names_of_parts_are_free() -> None:
 
 
 def test_what_has_no_parts_is_returned_as_it_is() -> None:
-    attention = DECLARED["attention"].program()
+    attention = known_profiles()["attention"].program()
     assert normal(attention) is attention
     assert normal(UNNAMED, products=False) is UNNAMED
     assert [e.target.name for e in normal(UNNAMED).equations] == ["A1", "A", "C"]
@@ -89,7 +90,7 @@ def test_axes_are_what_is_declared(program: Program) -> None:
 
 def small_cases() -> Iterator[Case]:
     """A case for every text of every profile."""
-    for name in DECLARED:
+    for name in known_profiles():
         found = dict[str, Case]()
         for case in cases(name):
             if "float16" in case.dtypes and 0 not in case.sizes.values() and "normal" in case.id:
@@ -226,7 +227,7 @@ def test_overflow_is_handed_on_from_part_to_part() -> None:
 
 
 def test_a_derived_program_is_checked_like_a_parsed_one() -> None:
-    attention = DECLARED["attention"].program()
+    attention = known_profiles()["attention"].program()
     first, *rest = attention.equations
     for equations, message in (
         ((first, *rest, first), "Q is defined twice"),
@@ -252,8 +253,11 @@ def test_a_derived_program_is_checked_like_a_parsed_one() -> None:
     ],
 )
 def test_axes_that_must_not_be_empty(profile: str, positive: set[str]) -> None:
-    assert positive_axes(DECLARED[profile].program()) == positive
+    assert positive_axes(known_profiles()[profile].program()) == positive
 
 
 def test_a_given_scale_may_go_with_an_empty_axis() -> None:
-    assert positive_axes(DECLARED["scaled_dot_product_attention"].program("scale")) == frozenset()
+    assert (
+        positive_axes(known_profiles()["scaled_dot_product_attention"].program("scale"))
+        == frozenset()
+    )

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from qkvac.spec import rounding
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.equations import parse
 from qkvac.spec.formats import FORMATS, dtype
+from qkvac.spec.registry import forward_profiles
 from qkvac.spec.rounding import Rounding, bounds, magnitude
 from qkvac.spec.scalar import Scalar
 from qkvac.tests.suite import evaluators
@@ -137,7 +138,7 @@ def test_parts_may_be_stored_in_any_order(name: str, order: str) -> None:
 
 def test_embeddings_are_rounded_once() -> None:
     """Stored addends need no storing: the bound is that of one addition, not of three roundings."""
-    text = PROFILES["embedding"].text
+    text = forward_profiles()["embedding"].texts["plain"]
     rng = np.random.default_rng(1)
     table, positions = (rng.standard_normal((9, 40)).astype(dtype("bfloat16")) for _ in range(2))
     tokens = np.array([3, 1, 4, 1, 5])
@@ -268,7 +269,7 @@ def test_magnitude_is_the_sum_of_absolute_terms() -> None:
 
 def test_bounds_hold_for_every_profile_under_a_batch() -> None:
     """The other profiles' texts: shapes, and a float32 evaluation by NumPy inside the bound."""
-    program = PROFILES["attention_linear_layers"].program("bias")
+    program = forward_profiles()["attention_linear_layers"].program("bias")
     rng = np.random.default_rng(3)
     axes = {"n": 7, "d": 5, "c": 3}
     shapes = {"X": (2, 7, 5), **dict.fromkeys(("Wq", "Wk", "Wv"), (3, 5)),

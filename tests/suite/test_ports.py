@@ -16,10 +16,10 @@ import pytest
 
 from qkvac.arrays import ResultError, by_quantity, first_line, to_numpy
 from qkvac.forms import label
-from qkvac.ports import FUNCTIONS, PortError, load
-from qkvac.spec.attention import PROFILES
+from qkvac.ports import PortError, known_functions, load
+from qkvac.spec.registry import forward_profiles
 
-RETURNS, OPTIONAL = FUNCTIONS["attention"].returns, FUNCTIONS["attention"].optional
+RETURNS, OPTIONAL = known_functions()["attention"].returns, known_functions()["attention"].optional
 GOOD = "def attention(X, Wq, Wk, Wv):\n    return X\n"
 
 
@@ -40,20 +40,22 @@ def port(folder: Path, source: str, name: str = "my_port.py") -> str:
 
 
 def test_the_functions_are_those_of_the_spec() -> None:
-    for name, profile in PROFILES.items():
-        function = FUNCTIONS[name]
-        assert function.returns == tuple(q for q in profile.quantities if q not in profile.optional)
-        assert set(function.optional) == set(profile.optional)
+    for name, profile in forward_profiles().items():
+        function = known_functions()[name]
+        assert function.returns == tuple(
+            q for q in profile.quantities if q not in profile.intermediates
+        )
+        assert set(function.optional) == set(profile.intermediates)
         inputs = {tensor.name for tensor in profile.program().inputs}
         assert inputs <= {*function.positional, *function.keywords}
 
 
 def test_gradients_follow_the_signature() -> None:
-    gradients = FUNCTIONS["multi_head_attention_gradients"]
+    gradients = known_functions()["multi_head_attention_gradients"]
     assert gradients.positional == ("X", "Wq", "Wk", "Wv", "Wo", "dY")
     assert gradients.returns == ("dX", "dWq", "dWk", "dWv", "dWo")
-    assert FUNCTIONS["embedding_gradients"].returns == ("dE", "dP")
-    sdpa = FUNCTIONS["scaled_dot_product_attention_gradients"]
+    assert known_functions()["embedding_gradients"].returns == ("dE", "dP")
+    sdpa = known_functions()["scaled_dot_product_attention_gradients"]
     assert sdpa.returns == ("dQ", "dK", "dV")
     assert "dmask" in sdpa.optional
     assert sdpa.returned({"mask": np.zeros(2)}) == ("dQ", "dK", "dV", "dmask")
@@ -262,14 +264,14 @@ def test_a_result_of_another_form_is_explained(result: object, words: str) -> No
 
 
 def test_one_array_is_not_five_gradients() -> None:
-    gradients = FUNCTIONS["attention_gradients"]
+    gradients = known_functions()["attention_gradients"]
     with pytest.raises(ResultError, match="expected 4 gradients"):
         by_quantity(np.ones(2), gradients.returns, gradients.optional)
     listed = by_quantity([1, 2, 3, None], gradients.returns, gradients.optional)
     assert listed == {"dX": 1, "dWq": 2, "dWk": 3}
     with pytest.raises(ResultError, match="a list of 2; expected 4"):
         by_quantity([1, 2], gradients.returns, gradients.optional)
-    single = FUNCTIONS["dot_product_attention_gradients"]
+    single = known_functions()["dot_product_attention_gradients"]
     assert list(by_quantity(np.ones(2), single.returns, single.optional)) == ["dX"]
 
 

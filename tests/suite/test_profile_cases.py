@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from qkvac.spec import families, shapes
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.enclosure import certify
 from qkvac.spec.exactness import prove
 from qkvac.spec.formats import FORMATS, dtype
+from qkvac.spec.registry import forward_profiles
 from qkvac.spec.verdict import Question, judge
 from qkvac.tests.suite.formulas import evaluate
 from qkvac.tests.suite.test_cases import digest
@@ -67,10 +68,10 @@ def test_ids_are_unique_and_say_family_variant_and_sizes() -> None:
     assert len({case.id for case in CASES}) == len(CASES)
     for case in CASES:
         shape = "x".join(map(str, (*case.batch, *case.sizes.values())))
-        varied = len(PROFILES[case.profile].texts) > 1
+        varied = len(forward_profiles()[case.profile].texts) > 1
         parts = [case.profile, case.family, *([case.variant] if varied else []), shape]
         assert case.id == "/".join(parts)
-        assert not varied or case.variant in PROFILES[case.profile].texts
+        assert not varied or case.variant in forward_profiles()[case.profile].texts
 
 
 @pytest.mark.parametrize("profile", LIMITS)

@@ -28,7 +28,7 @@ from qkvac.publication.page import page
 from qkvac.publication.runs import rows, runs
 from qkvac.publication.strips import LEAST, MARGIN, MOST, WIDTH, place
 from qkvac.publication.texts import number, parted
-from qkvac.spec.attention import DECLARED
+from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite.pages import Skeleton, archive, every_status
 from qkvac.tests.suite.records import (
     CASE,
@@ -250,9 +250,9 @@ def test_declarations_that_are_alike_stand_once(tmp_path: Path) -> None:
     assert plain.declared.supports == "all inputs"
 
 
-@pytest.mark.parametrize("name", DECLARED)
+@pytest.mark.parametrize("name", known_profiles())
 def test_every_profile_can_be_on_a_page(tmp_path: Path, name: str) -> None:
-    quantity = DECLARED[name].last
+    quantity = known_profiles()[name].last
     found = archive(tmp_path, [result(quantity, f"{name}/normal/33x20x7")])
     assert page(found).profiles == (name,)
     text = Skeleton(html.render(found))

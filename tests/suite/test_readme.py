@@ -10,9 +10,9 @@ import pytest
 from qkvac import breadth
 from qkvac.declaration import DTYPES
 from qkvac.selection import profiles_with_cases
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import cases
 from qkvac.spec.faults import FAULTS
+from qkvac.spec.registry import known_profiles
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -26,7 +26,7 @@ def counted(gradients: bool, shapes: str, dtype: str) -> str:
     run = [
         case.profile
         for profile in profiles_with_cases()
-        if bool(DECLARED[profile].base) == gradients
+        if bool(known_profiles()[profile].base) == gradients
         for case in cases(profile)
         if case.tier == "default" and dtype in case.dtypes
         if breadth.includes(shapes, case, dtype)

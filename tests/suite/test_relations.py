@@ -16,7 +16,7 @@ from qkvac.engine import Engine
 from qkvac.exporting import jobs
 from qkvac.relations import IN_ADVANCE, further
 from qkvac.selection import Options, Selection, find_case, profiles_with_cases
-from qkvac.spec.attention import DECLARED, PROFILES
+from qkvac.spec.registry import forward_profiles, known_profiles
 from qkvac.tests.suite.profile_ports import write
 
 SDPA: Final = "scaled_dot_product_attention"
@@ -316,7 +316,7 @@ def test_every_combination_of_flags_is_asked_about_the_future(tmp_path: Path) ->
     profiles = {case.partition("/")[0] for case in asked}
     assert profiles == {CAUSAL, SDPA, MULTI}
     variants = {find_case(id).variant for id in asked if id.startswith(SDPA)}
-    assert variants == {v for v in PROFILES[SDPA].texts if "causal" in v}
+    assert variants == {v for v in forward_profiles()[SDPA].texts if "causal" in v}
 
 
 # --- what is asked in advance ----------------------------------------------------------------
@@ -365,5 +365,5 @@ def test_every_profile_has_relations() -> None:
         asked = {name for of, name in made if of == profile}
         assert asked >= {"unchanged", "repeat", "state", "environment"}
         # Of gradients it is asked what a call does, and their values.
-        further = set() if DECLARED[profile].base else {"sensitivity", "signs", "batch"}
+        further = set() if known_profiles()[profile].base else {"sensitivity", "signs", "batch"}
         assert asked & {"sensitivity", "signs", "batch"} == further

@@ -17,9 +17,10 @@ from qkvac.cells import Result
 from qkvac.failures import blocks
 from qkvac.reproduction import MOST, snippet
 from qkvac.samples import Sample
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.faulty import compute
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.shelf import PORTS
 
 CASES = {case.id.partition("/")[2]: case for case in cases("attention")}
@@ -104,7 +105,7 @@ def _length(case: Case) -> int:
     return max(case.sizes.get(axis, 0) for axis in ("n", "L", "S"))
 
 
-@pytest.mark.parametrize("profile", [name for name in PROFILES if not PROFILES[name].base])
+@pytest.mark.parametrize("profile", forward_profiles())
 def test_every_entry_of_every_profile_is_what_the_lines_say(profile: str) -> None:
     """Each line is run on values that are right, and computes them again."""
     rng, shown = np.random.default_rng(1), set[tuple[str, bool]]()
@@ -127,7 +128,7 @@ def test_every_entry_of_every_profile_is_what_the_lines_say(profile: str) -> Non
                 size = np.abs(right[name]).max() + 1
                 assert abs(scope["value"] - right[name][index]) <= 1e-11 * size, code
                 shown.add((name, whole))
-    assert {name for name, _ in shown} == set(PROFILES[profile].quantities)
+    assert {name for name, _ in shown} == set(forward_profiles()[profile].quantities)
 
 
 def test_an_entry_behind_a_mask_is_told_to_be_zero() -> None:

@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkvac.spec import shapes
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.equations import evaluate, parse
+from qkvac.spec.registry import forward_profiles
 from qkvac.spec.scalar import Scalar
 from qkvac.spec.shapes import Axis, ShapeError
 from qkvac.tests.suite.arrays import Array, Arrays
 
-VARIANTS = [(profile.name, variant) for profile in PROFILES.values() for variant in profile.texts]
-ATTENTION = PROFILES["attention"].program()
+VARIANTS = [
+    (profile.name, variant) for profile in forward_profiles().values() for variant in profile.texts
+]
+ATTENTION = forward_profiles()["attention"].program()
 
 
 def check(text: str, sizes: Mapping[str, Any] | None = None, batch: tuple[Any, ...] = ()) -> str:
@@ -68,7 +70,7 @@ def test_only_whole_numbers_are_sizes(axis: Axis) -> None:
 def test_every_profile_keeps_its_contract_symbolically(
     name: str, variant: str, batch: tuple[str, ...]
 ) -> None:
-    profile = PROFILES[name]
+    profile = forward_profiles()[name]
     program = profile.program(variant)
     found = shapes.check(program, batch=batch)
     assert found.keys() == program.tensors.keys()
@@ -86,7 +88,7 @@ def test_the_contract_of_attention_in_numbers() -> None:
 
 
 def test_the_contract_of_several_heads_in_numbers() -> None:
-    program = PROFILES["multi_head_attention"].program()
+    program = forward_profiles()["multi_head_attention"].program()
     sizes = {"n": 5, "d": 7, "c": 12, "h": 3, "o": 4}
     found = shapes.contract(program, sizes, batch=(2,))
     assert found["Ω"] == found["A"] == (2, 3, 5, 5)
@@ -99,7 +101,7 @@ def test_the_contract_of_several_heads_in_numbers() -> None:
 def test_evaluation_gives_the_shapes_of_the_contract(data: st.DataObject) -> None:
     """Over arrays of any sizes, with batch axes, for every profile and variant."""
     name, variant = data.draw(st.sampled_from(VARIANTS))
-    program = PROFILES[name].program(variant)
+    program = forward_profiles()[name].program(variant)
     size = st.integers(1, 4)
     names = (*program.axis_names, *program.parameters)
     sizes = {axis: data.draw(size, label=axis) for axis in names}
@@ -133,7 +135,7 @@ def test_an_empty_axis_is_an_axis(zero: str) -> None:
 
 
 def test_a_parameter_may_be_any_scalar() -> None:
-    program = PROFILES["scaled_dot_product_attention"].program("scale")
+    program = forward_profiles()["scaled_dot_product_attention"].program("scale")
     axes: dict[str, Any] = {"h": 2, "g": 1, "L": 3, "S": 4, "d": 5, "v": 6}
     for scale in (Fraction(1, 8), 0.125, Scalar.of(2).sqrt(), -1):
         assert shapes.contract(program, axes | {"scale": scale})["C"] == (2, 3, 6)
@@ -233,7 +235,7 @@ def test_sizes_that_do_not_divide_are_refused(
     name: str, sizes: dict[str, int], message: str
 ) -> None:
     with pytest.raises(ShapeError, match=message):
-        shapes.contract(PROFILES[name].program(), sizes)
+        shapes.contract(forward_profiles()[name].program(), sizes)
 
 
 # --- batches ------------------------------------------------------------------------------------
@@ -241,12 +243,14 @@ def test_sizes_that_do_not_divide_are_refused(
 
 def test_batch_axes_go_to_real_matrices_and_indices_alone() -> None:
     linear = shapes.contract(
-        PROFILES["attention_linear_layers"].program("bias"), {"n": 3, "d": 4, "c": 5}, batch=(2,)
+        forward_profiles()["attention_linear_layers"].program("bias"),
+        {"n": 3, "d": 4, "c": 5},
+        batch=(2,),
     )
     assert linear["X"] == (2, 3, 4)
     assert linear["bq"] == (5,)
     masked = shapes.contract(
-        PROFILES["scaled_dot_product_attention"].program("boolean"),
+        forward_profiles()["scaled_dot_product_attention"].program("boolean"),
         {"h": 2, "g": 1, "L": 3, "S": 4, "d": 5, "v": 6},
         batch=(7,),
     )

@@ -11,8 +11,8 @@ from qkvac.cells import CHECKS, Result
 from qkvac.engine import Engine
 from qkvac.report import Report
 from qkvac.selection import Options, Selection
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.cases import cases
+from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.shelf import (
     BEHAVIOUR,
     CORRECT,
@@ -24,7 +24,7 @@ from qkvac.tests.suite.shelf import (
     Faulty,
 )
 
-QUANTITIES = PROFILES["attention"].quantities
+QUANTITIES = forward_profiles()["attention"].quantities
 
 SHOWN = {
     "E": "tensor_float_scores",

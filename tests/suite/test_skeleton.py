@@ -13,7 +13,7 @@ from qkvac.declaration import load, parse
 from qkvac.ports import load as load_port
 from qkvac.selection import profiles_with_cases
 from qkvac.skeletons import SIGNATURES
-from qkvac.spec.attention import DECLARED
+from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, run, statuses
 
 
@@ -91,7 +91,7 @@ def test_a_skeleton_may_have_several_functions(
     status, _, err = command(capsys, "new", str(tmp_path / "x.py"), "--profile", "atention")
     assert status == 2
     assert "did you mean attention?" in err
-    assert SIGNATURES.keys() == set(DECLARED)
+    assert SIGNATURES.keys() == set(known_profiles())
 
 
 def test_a_declaration_is_right_as_it_is_and_with_all_it_suggests(tmp_path: Path) -> None:

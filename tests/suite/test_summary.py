@@ -16,7 +16,7 @@ from qkvac.identity import Identity, identities
 from qkvac.report import NOT_PROVED, Report
 from qkvac.roster import Entry, Roster
 from qkvac.selection import profiles_with_cases
-from qkvac.spec.attention import DECLARED, GRADIENTS
+from qkvac.spec.registry import gradient_profiles, known_profiles
 from qkvac.summary import plain, show
 
 ONE = Subject("my_port", "default", "cpu", "my port.py")
@@ -294,9 +294,11 @@ def test_several_profiles_of_a_port_have_an_overview_and_the_missions_details() 
 
 def test_many_subjects_and_profiles_make_no_more_tables_than_can_be_read() -> None:
     subjects = [Subject(f"tensorflow{i}", "function", "cpu") for i in range(8)]
-    profiles = [*DECLARED]
+    profiles = [*known_profiles()]
     results = [
-        result(DECLARED[profile].last, status, subject, dtype, f"c/{n}", profile, clause="L")
+        result(
+            known_profiles()[profile].last, status, subject, dtype, f"c/{n}", profile, clause="L"
+        )
         for subject in subjects
         for profile in profiles
         for dtype in ("float64", "float32", "bfloat16", "float16")
@@ -324,7 +326,9 @@ def test_what_no_subject_offers_takes_one_line() -> None:
     assert "not offered by my_port@cpu: causal_attention, " + SDPA in " ".join(text.split())
     assert "unsupported (no function" not in text
     assert text.count(SDPA) == 1
-    gradients = [replace(absent[0], cell=replace(absent[0].cell, case=f"{p}/x")) for p in GRADIENTS]
+    gradients = [
+        replace(absent[0], cell=replace(absent[0].cell, case=f"{p}/x")) for p in gradient_profiles()
+    ]
     text = plain(Report((result(), *gradients)))
     assert "not offered by my_port@cpu: any gradients" in " ".join(text.split())
 
@@ -335,10 +339,11 @@ def test_the_verdict_names_profiles_unless_all_were_covered() -> None:
     other = Report((result(), result(profile=SDPA, subject=JIT)))
     assert "each where it offers them, as the spec" in other.sentence
     every = [
-        result(DECLARED[p].last, profile=p, last=True, decisive=True) for p in profiles_with_cases()
+        result(known_profiles()[p].last, profile=p, last=True, decisive=True)
+        for p in profiles_with_cases()
     ]
     assert "computes the same attention and gradients as the spec in" in Report(every).sentence
-    forward = [r for r in every if not DECLARED[r.cell.profile].base]
+    forward = [r for r in every if not known_profiles()[r.cell.profile].base]
     assert "computes the same attention as the spec in" in Report(forward).sentence
     assert f"attention and {SDPA}_gradients as" in Report([*forward, every[-4]]).sentence
     wrong = Report((result(), result("A", Status.FAILED, profile=SDPA, clause="L")))
@@ -390,7 +395,7 @@ def test_totals_are_plain_values() -> None:
 
 def test_every_gradient_has_to_be_proved() -> None:
     profile = "attention_gradients"
-    names = DECLARED[profile].results()
+    names = known_profiles()[profile].results()
     proved = [result(name, profile=profile, last=True, decisive=True) for name in names]
     assert Report(proved).exit_status == 0
     unclear = [*proved[:-1], replace(proved[-1], status=Status.INDECISIVE, decisive=False)]

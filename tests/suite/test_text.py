@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 
 from qkvac.spec import text
-from qkvac.spec.attention import ATTENTION, PROFILES, SPEC_VERSION
+from qkvac.spec.attention import ATTENTION, SPEC_VERSION
 from qkvac.spec.equations import Program, SpecError, parse
+from qkvac.spec.registry import forward_profiles
 
-VARIANTS = [(name, variant) for name, profile in PROFILES.items() for variant in profile.texts]
+VARIANTS = [
+    (name, variant) for name, profile in forward_profiles().items() for variant in profile.texts
+]
 
 
 def meaning(program: Program) -> tuple[object, ...]:
@@ -25,12 +27,12 @@ def meaning(program: Program) -> tuple[object, ...]:
 
 
 def test_plain_text_is_the_spec_text() -> None:
-    assert text.plain(PROFILES["attention"].program()) == ATTENTION.strip()
+    assert text.plain(forward_profiles()["attention"].program()) == ATTENTION.strip()
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_plain_text_parses_to_the_same_program(name: str, variant: str) -> None:
-    program = PROFILES[name].program(variant)
+    program = forward_profiles()[name].program(variant)
     assert meaning(parse(text.plain(program))) == meaning(program)
 
 
@@ -65,7 +67,7 @@ def test_plain_text_has_no_needless_brackets() -> None:
 
 
 def test_latex_shows_equations_and_shapes() -> None:
-    shown = text.latex(PROFILES["attention"].program())
+    shown = text.latex(forward_profiles()["attention"].program())
     assert r"\Omega &= Q \, K^{\top} && \in \mathbb{R}^{n \times n}" in shown
     assert r"\mathrm{softmax}_{1}\left(\frac{\Omega}{\sqrt{c}}\right)" in shown
     assert r"W_{q} \in \mathbb{R}^{d \times c}" in shown
@@ -73,7 +75,7 @@ def test_latex_shows_equations_and_shapes() -> None:
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_latex_is_balanced(name: str, variant: str) -> None:
-    shown = text.latex(PROFILES[name].program(variant))
+    shown = text.latex(forward_profiles()[name].program(variant))
     depth = 0
     for brace in re.findall(r"(?<!\\)[{}]", shown):
         depth += 1 if brace == "{" else -1
@@ -86,7 +88,7 @@ def test_latex_is_balanced(name: str, variant: str) -> None:
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_json_round_trips(name: str, variant: str) -> None:
-    profile = PROFILES[name]
+    profile = forward_profiles()[name]
     data = json.loads(json.dumps(text.to_json(profile), ensure_ascii=False))
     assert data["spec"] == SPEC_VERSION
     assert data["profile"] == name
@@ -97,8 +99,11 @@ def test_json_round_trips(name: str, variant: str) -> None:
 
 
 def test_json_states_the_budget() -> None:
-    assert text.to_json(PROFILES["attention"])["budget"] == {"products": 5, "transpositions": 1}
-    assert text.to_json(replace(PROFILES["attention"], budget=None))["budget"] is None
+    assert text.to_json(forward_profiles()["attention"])["budget"] == {
+        "products": 5,
+        "transpositions": 1,
+    }
+    assert text.to_json(forward_profiles()["multi_head_attention"])["budget"] is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from qkvac.spec import cases, clauses, formats
-from qkvac.spec.attention import PROFILES, Arithmetic
+from qkvac.spec.attention import Arithmetic
+from qkvac.spec.registry import forward_profiles
 from qkvac.spec.verdict import Question, Verdict, judge
 
 Answer = dict[str, np.ndarray]
@@ -118,7 +119,7 @@ def _reading_bound(
 
 
 def test_readings_never_start_from_the_inputs_of_the_scores() -> None:
-    program = PROFILES["attention"].program()
+    program = forward_profiles()["attention"].program()
     everything = frozenset("QKVΩA")
     named = {
         name: [g for g, _ in clauses.readings(program, name, everything - {name})]
@@ -131,7 +132,7 @@ def test_readings_never_start_from_the_inputs_of_the_scores() -> None:
 
 
 def test_readings_of_a_kernel_end_at_its_inputs() -> None:
-    program = PROFILES["scaled_dot_product_attention"].program()
+    program = forward_profiles()["scaled_dot_product_attention"].program()
     named = {
         name: [g for g, _ in clauses.readings(program, name, frozenset("ΩA") - {name})]
         for name in "ΩAC"

@@ -17,11 +17,12 @@ import numpy as np
 
 from qkvac.arrays import by_quantity, to_numpy
 from qkvac.cells import Subject
-from qkvac.ports import FUNCTIONS
+from qkvac.ports import known_functions
 from qkvac.roster import Entry
 from qkvac.spec import layouts
-from qkvac.spec.attention import DECLARED, Arithmetic
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case, cases
+from qkvac.spec.registry import known_profiles
 from qkvac.spec.verdict import Question, judge
 from qkvac.tests.suite.shelf import CORRECT, PORTS, Correct
 
@@ -92,7 +93,11 @@ class Variant:
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        return tuple(name for name in FUNCTIONS if hasattr(self.module, name) and name in DECLARED)
+        return tuple(
+            name
+            for name in known_functions()
+            if hasattr(self.module, name) and name in known_profiles()
+        )
 
     def arithmetic(self, dtype: str) -> Arithmetic:
         subject = Subject(self.port.name, "default", "cpu", port=str(self.port.path))
@@ -100,7 +105,7 @@ class Variant:
         return Entry(subject, raw, self.profiles, {}).arithmetic(dtype)
 
     def outputs(self, case: Case, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        function = FUNCTIONS[case.profile]
+        function = known_functions()[case.profile]
         given = [inputs.get(name) for name in function.positional]
         more = {name: inputs[name] for name in inputs.keys() - set(function.positional)}
         with np.errstate(all="ignore"):

@@ -11,8 +11,8 @@ from qkvac.cells import CHECKS, Result
 from qkvac.declaration import DTYPES
 from qkvac.publication.marks import Mark, mark
 from qkvac.publication.runs import Row
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.formats import FORMATS
+from qkvac.spec.registry import known_profiles
 from qkvac.tables import MISSION
 
 ALL_CHECKS: Final = "checks"
@@ -62,7 +62,7 @@ class Grid:
 def profiles(rows: Sequence[Row]) -> tuple[str, ...]:
     """Profiles that some subject offers, in the spec's order."""
     offered = {r.cell.profile for row in rows for r in row.results if r.offered}
-    return tuple(name for name in DECLARED if name in offered)
+    return tuple(name for name in known_profiles() if name in offered)
 
 
 def overview(rows: Sequence[Row], profiles: Sequence[str]) -> tuple[GridRow, ...]:
@@ -86,7 +86,7 @@ def _grid(rows: Sequence[Row], profile: str) -> Grid:
     own = {row: found for row, found in own.items() if any(r.offered for r in found)}
     every = [result for found in own.values() for result in found]
     present = {result.cell.quantity for result in every}
-    quantities = [name for name in DECLARED[profile].quantities if name in present]
+    quantities = [name for name in known_profiles()[profile].quantities if name in present]
     checked = any(result.cell.is_check for result in every)
     columns = (*quantities, *([ALL_CHECKS] if checked else []))
     blocks = []
@@ -99,7 +99,9 @@ def _grid(rows: Sequence[Row], profile: str) -> Grid:
         if found:
             blocks.append(Block(dtype, tuple(found)))
     strict = any(row.run.report.strict for row in own)
-    return Grid(profile, DECLARED[profile].about, columns, tuple(blocks), mark(every, strict))
+    return Grid(
+        profile, known_profiles()[profile].about, columns, tuple(blocks), mark(every, strict)
+    )
 
 
 def _row(row: Row, results: Sequence[Result], columns: Sequence[str], dtype: str) -> GridRow:

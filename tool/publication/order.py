@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Final, TypeAlias
 
 from qkvac.cells import CHECKS, Cell
 from qkvac.declaration import DTYPES
-from qkvac.spec.attention import DECLARED
 from qkvac.spec.cases import cases
+from qkvac.spec.registry import known_profiles, remembered
 
 Place: TypeAlias = tuple[int, str]
 
@@ -45,20 +44,20 @@ def cell_place(cell: Cell) -> tuple[int | Place, ...]:
     )
 
 
-@cache
+@remembered
 def _profiles() -> Mapping[str, int]:
-    return _numbered(DECLARED)
+    return _numbered(known_profiles())
 
 
-@cache
+@remembered
 def _quantities(profile: str) -> Mapping[str, int]:
-    declared = DECLARED[profile].quantities if profile in DECLARED else ()
+    declared = known_profiles()[profile].quantities if profile in known_profiles() else ()
     return _numbered((*declared, *CHECKS))
 
 
-@cache
+@remembered
 def _cases(profile: str) -> Mapping[str, int]:
-    return _numbered(case.id for case in cases(profile)) if profile in DECLARED else {}
+    return _numbered(case.id for case in cases(profile)) if profile in known_profiles() else {}
 
 
 def _numbered(names: Iterable[str]) -> dict[str, int]:

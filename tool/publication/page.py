@@ -15,7 +15,8 @@ from qkvac.publication.strips import Chart, charts
 from qkvac.publication.surroundings import Move
 from qkvac.publication.troubles import Absence, Known, Trouble, absences, known, troubles
 from qkvac.spec import mathml
-from qkvac.spec.attention import DECLARED, SPEC_VERSION
+from qkvac.spec.attention import SPEC_VERSION
+from qkvac.spec.registry import known_profiles
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,14 @@ def page(archive: Archive) -> Page:
         drifts=drift(archive),
         absences=absences(found),
         notes=notes(found),
-        equations=tuple((name, DECLARED[name].about, texts(name)) for name in offered),
+        equations=tuple((name, known_profiles()[name].about, texts(name)) for name in offered),
         cells=len(archive.lines),
     )
 
 
 def texts(profile: str) -> tuple[Text, ...]:
     """The typeset variants of a profile."""
-    declared = DECLARED[profile]
+    declared = known_profiles()[profile]
     return tuple(Text(name, mathml.rows(declared.program(name))) for name in declared.texts)
 
 

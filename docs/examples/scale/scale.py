@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from qkvac.spec.adjoint import adjoint
-from qkvac.spec.attention import PROFILES
 from qkvac.spec.draws import normal
 from qkvac.spec.enclosure import certify
+from qkvac.spec.registry import forward_profiles
 from qkvac.spec.scalar import Scalar
 
 WIDTHS = tuple(2**k for k in range(1, 13))
@@ -57,7 +57,7 @@ def measured(c: int, scaled: bool) -> Row:
         name: normal(f"scale/{name}/{c}", (HEADS, TOKENS, width), "float32")
         for name, width in shapes.items()
     }
-    profile = PROFILES["scaled_dot_product_attention"]
+    profile = forward_profiles()["scaled_dot_product_attention"]
     program = adjoint(profile.program("plain" if scaled else "scale"), profile.last)
     sizes: dict[str, Any] = {"h": HEADS, "g": HEADS, "L": TOKENS, "S": TOKENS, "d": c, "v": 4}
     sizes["scale"] = Scalar.of(1)
