@@ -1,8 +1,7 @@
 """qkvac: do all these implementations compute the same attention?"""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+"""As in `typing`, which is not imported: see `qkvac.origins`."""
 
 if TYPE_CHECKING:
     from qkvac.api import assert_conforms, check
@@ -21,7 +20,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """The public names, imported when they are first used: the package itself loads nothing."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,15 @@
 """`python -m qkvac` is the command `qkvac`."""
 
-from __future__ import annotations
+from qkvac.origins import narrow
 
-from qkvac.cli import main
+
+def main() -> None:
+    """Runs the command line, which imports nothing from the folder that it is started in."""
+    narrow()
+    from qkvac.cli import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -11,7 +11,6 @@ import os
 import re
 import select
 import signal
-import sys
 import sysconfig
 import time
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from qkvac.channel import CHANNEL_LOST
+from qkvac.origins import PLACES, command, without_places
 from qkvac.protocol import Message, ProtocolError, frames, incoming
 from qkvac.supervised import TICK, Supervised, close, signal_name
 
@@ -60,12 +60,11 @@ class WorkerCrash(WorkerError):  # noqa: N818
 
 
 class Child(Supervised):
-    """A running `python -m qkvac.worker`."""
+    """A running worker, `qkvac.worker.main`."""
 
     def __init__(self, environment: Mapping[str, str], memory: int | None) -> None:
         """Starts the process with `environment` and at most `memory` bytes (None: no limit)."""
         self._count = 0
-        safe = ["-P"] if sys.version_info >= (3, 11) else []
         with ExitStack() as stack:
             pipes = [os.pipe() for _ in range(3)]
             for fd in (fd for pipe in pipes for fd in pipe):
@@ -73,11 +72,15 @@ class Child(Supervised):
             (requests, self._requests), (self._replies, replies) = pipes[:2]
             lifeline, self._lifeline = pipes[2]
             super().__init__(
-                [
-                    *(sys.executable, *safe, "-u", "-X", "faulthandler", "-m", "qkvac.worker"),
-                    *map(str, (requests, replies, lifeline, memory or 0)),
-                ],
-                environment,
+                command(
+                    *("qkvac.worker", "-u", "-X", "faulthandler"),
+                    requests=requests,
+                    replies=replies,
+                    lifeline=lifeline,
+                    memory=memory or 0,
+                    places=environment.get(PLACES, ""),
+                ),
+                without_places(environment),
                 (requests, replies, lifeline),
             )
             stack.pop_all()

@@ -1,7 +1,7 @@
 """The judge: from a port's answer to verdicts, in a process that imports no framework.
 
-Judging is arithmetic of its own weight, so it runs in as many processes as cores are to be used,
-`python -m qkvac.judging`, while the tested processes go on with the next case. Where there is
+Judging is arithmetic of its own weight, so it runs in as many processes as cores are to be used
+(`main`), while the tested processes go on with the next case. Where there is
 only one process to use, as in a worker of pytest-xdist, the same judge is called directly.
 """
 
@@ -25,6 +25,7 @@ import numpy as np
 
 from qkvac.cache import Certifier
 from qkvac.digests import digest
+from qkvac.origins import command, without_places
 from qkvac.process import THREADS
 from qkvac.protocol import Message, ProtocolError, read, write
 from qkvac.selection import find_case
@@ -126,16 +127,15 @@ class JudgeProcess:
     def start(self) -> None:
         """Starts the process if it is not running; it loads while its first task is prepared."""
         if self._process is None:
-            command = [sys.executable, "-m", "qkvac.judging", str(self._folder or "")]
             pipe = subprocess.PIPE
             # A session of its own: Ctrl-C is handled by the process that the user started.
             self._process = subprocess.Popen(
-                command,
+                command("qkvac.judging", folder=str(self._folder or "")),
                 stdin=pipe,
                 stdout=pipe,
                 start_new_session=True,
                 # Idle threads of a BLAS spin, and take from the tested processes.
-                env={**os.environ, **dict.fromkeys(THREADS, "1")},
+                env={**without_places(os.environ), **dict.fromkeys(THREADS, "1")},
             )
 
     def _ask(self, message: Message) -> Mapping[str, Any]:
@@ -216,11 +216,14 @@ class Judges:
         self.close()
 
 
-def main() -> None:
-    """Judges tasks from standard input until it is closed."""
+def main(folder: str) -> None:
+    """Judges tasks from standard input until it is closed; `folder` is the cache's, or "".
+
+    `qkvac.origins.command` starts it.
+    """
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
-    own = Judge(Path(sys.argv[1]) if sys.argv[1] else None)
+    own = Judge(Path(folder) if folder else None)
     while True:
         try:
             request = read(requests)
@@ -246,7 +249,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return str(value)
     return value
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The process in which a port or a backend runs: `python -m qkvac.worker`.
+"""The process in which a port or a backend runs; `qkvac.origins.command` starts it.
 
 It answers requests, one at a time, over two pipes of its own; its standard output and error
 belong to the port. It judges nothing: it reports what was returned, how long that took, and what
@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 import ml_dtypes
 import numpy as np
 
-from qkvac import fpenv
+from qkvac import fpenv, origins
 from qkvac.arrays import Array, ResultError, by_quantity, first_line, to_numpy
 from qkvac.channel import Channel, confine, is_out_of_memory
 from qkvac.forms import load
@@ -354,14 +354,26 @@ def _traceback(error: BaseException) -> str:
         return ""
 
 
-def main() -> NoReturn:
-    """Serves until the judging process says "quit" or is gone."""
-    requests, replies, lifeline, memory = map(int, sys.argv[1:])
+def rehearse() -> None:
+    """Meets an error, for which Python imports more of itself, before a port can be in its way."""
+    try:
+        raise PortError
+    except PortError as error:
+        _traceback(error)
+
+
+def main(requests: int, replies: int, lifeline: int, memory: int, places: str) -> NoReturn:
+    """Serves until the judging process says "quit" or is gone.
+
+    Takes the ends of three pipes, a limit in bytes (0: none), and the port's PYTHONPATH.
+    """
     for fd in (requests, replies, lifeline):
         os.set_inheritable(fd, False)
     confine(memory, lifeline)
     channel = Channel(requests, replies)
     server = Server()
+    rehearse()
+    origins.give(places)
     while True:
         try:
             request = channel.receive()
@@ -375,7 +387,3 @@ def main() -> NoReturn:
             channel.send(Message(header, reply.arrays))
         except ProtocolError as error:
             channel.send(Message({**header, **failure("error", str(error)).header}))
-
-
-if __name__ == "__main__":
-    main()

@@ -130,7 +130,7 @@ def test_the_metadata_names_extras_and_entry_points(installed: Path) -> None:
     assert not [line for line in core for framework in FRAMEWORKS if framework in line]
     entries = (info / "entry_points.txt").read_text()
     assert "[pytest11]\nqkvac = qkvac.plugin" in entries
-    assert "qkvac = qkvac.cli:main" in entries
+    assert "qkvac = qkvac.__main__:main" in entries
     assert (info / "licenses" / "LICENSE").exists()
 
 

@@ -290,8 +290,11 @@ def test_collecting_starts_nothing_and_imports_no_framework(pytester: pytest.Pyt
         sitecustomize=f"""
         import sys
 
-        if "qkvac.worker" in sys.orig_argv:
-            open({str(starts)!r}, "a").write("started\\n")
+        def note(event, details):
+            if event == "subprocess.Popen" and "qkvac.worker" in details[1]:
+                open({str(starts)!r}, "a").write("started\\n")
+
+        sys.addaudithook(note)
         """,
         probe=PROBE,
     )

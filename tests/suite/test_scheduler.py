@@ -97,8 +97,11 @@ def test_no_backend_starts_twice_under_xdist(pytester: pytest.Pytester) -> None:
         sitecustomize=f"""
         import sys
 
-        if "qkvac.worker" in sys.orig_argv:
-            open({str(starts)!r}, "a").write("started\\n")
+        def note(event, details):
+            if event == "subprocess.Popen" and "qkvac.worker" in details[1]:
+                open({str(starts)!r}, "a").write("started\\n")
+
+        sys.addaudithook(note)
         """
     )
     os.environ["PYTHONPATH"] = str(pytester.path)  # pytester restores the environment
