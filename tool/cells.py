@@ -57,13 +57,16 @@ class Status:
     INDECISIVE: Final = "indecisive"
     KNOWN_DEVIATION: Final = "known deviation"
     UNEXPECTED_PASS: Final = "unexpected pass"
+    NOT_SEEN: Final = "not seen here"
 
     ALL: Final = (
         *(PASSED, FAILED, ERROR, CRASH, TIMEOUT, MISSING, NOT_REPORTED, UNSUPPORTED, SKIPPED),
-        *(INFORMATIONAL, INDECISIVE, KNOWN_DEVIATION, UNEXPECTED_PASS),
+        *(INFORMATIONAL, INDECISIVE, KNOWN_DEVIATION, UNEXPECTED_PASS, NOT_SEEN),
     )
     BAD: Final = frozenset({FAILED, ERROR, CRASH, TIMEOUT, MISSING, UNEXPECTED_PASS})
     """What makes a run fail (exit status 1)."""
+    PASSES: Final = frozenset({PASSED, NOT_SEEN})
+    """Passes, with those where processors of another kind are known to deviate."""
     NOT_REQUIRED: Final = (SKIPPED, UNSUPPORTED, NOT_REPORTED, INFORMATIONAL)
     """What neither passes nor fails, and nobody has to answer for."""
 

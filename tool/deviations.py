@@ -1,7 +1,9 @@
 """Known deviations: failures that were looked into, written down, and have to go on failing.
 
 An entry excuses the cells that it covers, and only in the way it says: a covered cell that passes
-or fails otherwise is an unexpected result, because then the entry is no longer true.
+or fails otherwise is an unexpected result, because then the entry is no longer true. Where a
+deviation depends on the processor, the entry says on which it was seen: a pass on one of another
+kind does not speak against it.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from qkvac.cells import Result, Status, Subject
-from qkvac.environment import cpu_features
+from qkvac.environment import processor
 from qkvac.roster import Entry
 from qkvac.toml import TOMLDecodeError, loads
 from qkvac.usage import UsageError
 
 CLAUSES: Final = ("contract", "E", "L", "B", "M", Status.ERROR, Status.CRASH, Status.TIMEOUT)
 """How a covered cell may fail: by a clause, or without an answer."""
+
+LISTS: Final = ("cases", "cpu_features", "seen_on")
+"""Fields that are lists of texts."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,9 @@ class Deviation:
     device: str = ""
     cpu_features: tuple[str, ...] = ()
     """Features that the CPU has to have; with "!" in front, must not have."""
+    seen_on: tuple[str, ...] = ()
+    """Kinds of processors that it was seen on, each as words that have to hold of one: features,
+    its architecture, its maker; with "!" in front, not so. Empty: it does not depend on that."""
     dtype: str = ""
     quantity: str = ""
     cases: tuple[str, ...] = ()
@@ -65,8 +73,13 @@ class Deviation:
             _matches(subject.name, self.backend)
             and _matches(subject.device, self.device)
             and self._in_versions(entry.versions.get(subject.backend, ""))
-            and all(_has(feature) for feature in self.cpu_features)
+            and all(_is(feature) for feature in self.cpu_features)
         )
+
+    @property
+    def due_here(self) -> bool:
+        """Whether it was seen on a processor like this one, or does not depend on that."""
+        return not self.seen_on or any(all(map(_is, kind.split())) for kind in self.seen_on)
 
     def covers_case(self, case: str) -> bool:
         return not self.cases or any(fnmatch.fnmatchcase(case, pattern) for pattern in self.cases)
@@ -91,8 +104,9 @@ def _matches(text: str, pattern: str) -> bool:
     return not pattern or fnmatch.fnmatchcase(text, pattern)
 
 
-def _has(feature: str) -> bool:
-    return (feature.lstrip("!").upper() in cpu_features()) != feature.startswith("!")
+def _is(word: str) -> bool:
+    """Whether a word holds of this processor."""
+    return (word.lstrip("!").upper() in processor()) != word.startswith("!")
 
 
 class Deviations:
@@ -135,6 +149,8 @@ class Deviations:
                 )
         if result.status in Status.BAD:
             return result
+        if not any(known.due_here for known in covering):
+            return _not_seen(result, covering[0])
         clauses = " or ".join(known.clause for known in covering)
         return replace(
             result,
@@ -146,6 +162,16 @@ class Deviations:
     def not_exercised(self) -> tuple[Deviation, ...]:
         """Entries that no executed cell of the run was covered by."""
         return tuple(known for known in self.entries if known not in self._exercised)
+
+
+def _not_seen(result: Result, known: Deviation) -> Result:
+    """The result of a cell in which other processors deviate."""
+    if result.status != Status.PASSED:
+        return result
+    where = " or ".join(known.seen_on)
+    return replace(
+        result, status=Status.NOT_SEEN, reason=f"{known.source} was seen on {where}: {known.reason}"
+    )
 
 
 def read(text: str, source: str) -> tuple[Deviation, ...]:
@@ -170,7 +196,7 @@ def _entry(row: Mapping[str, Any], source: str) -> Deviation:
     for name, value in row.items():
         if name not in known:
             raise UsageError(f"{source}: unknown key {name!r} (known: {', '.join(sorted(known))})")
-        several = name in ("cases", "cpu_features")
+        several = name in LISTS
         if not (isinstance(value, list) if several else isinstance(value, str)):
             raise UsageError(f"{source}: {name} is a {'list of texts' if several else 'text'}")
     if row["clause"] not in CLAUSES:
@@ -180,5 +206,7 @@ def _entry(row: Mapping[str, Any], source: str) -> Deviation:
         re.compile(row.get("reason_matches", ""))
     except (InvalidSpecifier, re.error) as error:
         raise UsageError(f"{source}: {error}") from error
-    lists = {name: tuple(map(str, row[name])) for name in ("cases", "cpu_features") if name in row}
+    lists = {name: tuple(map(str, row[name])) for name in LISTS if name in row}
+    if not all(kind.split() for kind in lists.get("seen_on", ())):
+        raise UsageError(f"{source}: seen_on holds an empty text, which is every processor")
     return Deviation(**{**row, **lists, "source": source})

@@ -64,6 +64,18 @@ def cpu_features() -> frozenset[str]:
     return frozenset(name for name, present in features.items() if present)
 
 
+ARCHITECTURES: Final = {"AMD64": "X86_64", "ARM64": "AARCH64"}
+"""Other names of architectures, on Windows and macOS."""
+
+
+@cache
+def processor() -> frozenset[str]:
+    """What can be said of the processor in a word, in capitals: features, architecture, maker."""
+    machine = platform.machine().upper()
+    words = {ARCHITECTURES.get(machine, machine), _of_cpu("vendor_id").upper()}
+    return cpu_features() | (words - {""})
+
+
 def describe(entries: Iterable[Entry], options: Options) -> dict[str, Any]:
     """Everything about this machine and its software that a result may depend on."""
     entries = tuple(entries)
@@ -142,11 +154,16 @@ def _accelerators() -> tuple[str, ...]:
 
 def _cpu() -> str:
     """The processor's name, as far as the system tells."""
+    return _of_cpu("model name") or platform.processor() or platform.machine()
+
+
+def _of_cpu(field: str) -> str:
+    """What Linux says of the first processor; "" where it says nothing."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
-                if line.startswith("model name"):
+                if line.startswith(field):
                     return line.partition(":")[2].strip()
     except OSError:
         pass
-    return platform.processor() or platform.machine()
+    return ""

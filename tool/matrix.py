@@ -43,7 +43,7 @@ PROPERTY: Final = "qkvac"
 OUTPUT: Final = "qkvac"
 """Key of a worker's output that holds what it says about its cells as a whole."""
 
-SKIPPED: Final = frozenset({*Status.NOT_REQUIRED, Status.INDECISIVE})
+SKIPPED: Final = frozenset({*Status.NOT_REQUIRED, Status.INDECISIVE, Status.NOT_SEEN})
 
 
 def label(cell: Cell) -> str:

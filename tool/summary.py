@@ -22,6 +22,9 @@ from qkvac.report import FAILED, NOT_PROVED, PASSED, Report, summed_up
 from qkvac.spec.attention import Arithmetic
 from qkvac.tables import tables
 
+OTHERS: Final = (Status.INDECISIVE, Status.KNOWN_DEVIATION, Status.NOT_SEEN)
+"""What was run, and is told with its reason though it is no failure."""
+
 FEW: Final = 3
 """Subjects that a line names."""
 
@@ -146,7 +149,7 @@ def _left_out(report: Report) -> list[str]:
     for result in report.results:
         if not result.offered and (result.reason or "").startswith("no function"):
             continue
-        if result.status in (*Status.NOT_REQUIRED, Status.INDECISIVE, Status.KNOWN_DEVIATION):
+        if result.status in (*Status.NOT_REQUIRED, *OTHERS):
             subject = result.cell.subject.id
             reason = result.reason or ""
             if result.status == Status.NOT_REPORTED:
@@ -200,7 +203,7 @@ def _unclear(result: Result) -> str:
 def _counted(report: Report) -> str:
     counts = report.counts
     passed = sum(
-        1 for r in report.results if r.status == Status.PASSED and not report.is_failure(r)
+        1 for r in report.results if r.status in Status.PASSES and not report.is_failure(r)
     )
     text = f"{passed} of {report.required} cells passed"
     others = [f"{counts[status]} {status}" for status in Status.ALL[1:] if counts[status]]

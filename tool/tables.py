@@ -26,7 +26,7 @@ STYLES: Final = {
     **dict.fromkeys(Status.BAD, "bold red"),
     **dict.fromkeys((Status.INDECISIVE, Status.KNOWN_DEVIATION, "suspicious"), "yellow"),
     **dict.fromkeys((*Status.NOT_REQUIRED, ""), "dim"),
-    **dict.fromkeys(GRADES[:3], "green"),
+    **dict.fromkeys((*GRADES[:3], Status.NOT_SEEN), "green"),
 }
 
 MISSION: Final = "attention"
@@ -193,7 +193,8 @@ def worst_status(results: Iterable[Result]) -> str:
     found = {result.status for result in results}
     order = (
         *(Status.CRASH, Status.TIMEOUT, Status.ERROR, Status.FAILED, Status.MISSING),
-        *(Status.UNEXPECTED_PASS, Status.KNOWN_DEVIATION, Status.PASSED, Status.INDECISIVE),
+        *(Status.UNEXPECTED_PASS, Status.KNOWN_DEVIATION, Status.PASSED, Status.NOT_SEEN),
+        Status.INDECISIVE,
         *reversed(Status.NOT_REQUIRED),
     )
     return next((status for status in order if status in found), "")
@@ -222,6 +223,7 @@ def _number(results: Sequence[Result], letter: str) -> Text:
         return Text(f"{ratio:.2f}".replace("0.", ".", 1) + f" {letter}".rstrip(), style="green")
     short = {Status.NOT_REPORTED: "–", Status.UNSUPPORTED: "–", Status.SKIPPED: "–", "": ""}
     short |= {Status.KNOWN_DEVIATION: "known", Status.UNEXPECTED_PASS: "passes"}
+    short[Status.NOT_SEEN] = "unseen"
     return Text(short.get(status, status[:7]), style=STYLES[status])
 
 
@@ -235,4 +237,4 @@ def _passed(results: Iterable[Result]) -> str:
     """Passed cells of those that were run."""
     counts = Counter(result.status for result in results)
     required = sum(count for status, count in counts.items() if status not in Status.NOT_REQUIRED)
-    return f"{counts[Status.PASSED]}/{required}"
+    return f"{sum(counts[status] for status in Status.PASSES)}/{required}"

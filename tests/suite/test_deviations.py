@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qkvac.api import check
 from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.checks import CHECKS
 from qkvac.deviations import Deviation, Deviations, read
-from qkvac.environment import cpu_features
+from qkvac.environment import NAMED_LATER, cpu_features, processor
 from qkvac.packages import OWN
 from qkvac.registry import backend
 from qkvac.roster import Entry, survey
@@ -87,6 +90,108 @@ def test_a_covered_pass_is_unexpected(entry: Entry) -> None:
         assert "list, entry 1" in (found.reason or "")
 
 
+# --- deviations that depend on the processor ----------------------------------------------------
+
+MACHINES = {
+    "amx": {"X86_64", "GENUINEINTEL", "AVX2", "FMA3", "AVX512F", "AVX512_ICL", "AVX512_SPR"},
+    "zen4": {"X86_64", "AUTHENTICAMD", "AVX2", "FMA3", "AVX512F", "AVX512_ICL"},
+    "zen3": {"X86_64", "AUTHENTICAMD", "AVX2", "FMA3"},
+    "arm": {"AARCH64", "NEON", "ASIMD"},
+}
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets this machine be another one."""
+
+    def chosen(machine: str) -> None:
+        monkeypatch.setattr("qkvac.deviations.processor", lambda: frozenset(MACHINES[machine]))
+
+    return chosen
+
+
+SEEN = [
+    (("AVX512_SPR",), ["amx"]),
+    (("avx512_spr", "AuthenticAMD AVX512_ICL"), ["amx", "zen4"]),
+    (("x86_64 !AVX512F",), ["zen3"]),
+    (("x86_64",), ["amx", "zen4", "zen3"]),
+    ((), ["amx", "zen4", "zen3", "arm"]),
+]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("seen_on", "where"), SEEN)
+def test_a_pass_is_unexpected_only_where_the_deviation_was_seen(
+    entry: Entry,
+    pretend: Callable[[str], None],
+    machine: str,
+    seen_on: tuple[str, ...],
+    where: list[str],
+) -> None:
+    pretend(machine)
+    known = only(seen_on=seen_on, source="list, entry 1")
+    passed = result(entry, Status.PASSED, grade="exact", decisive=True)
+    found = known.apply(passed, entry)
+    assert found.ok == (machine not in where)
+    assert known.not_exercised == ()
+    if machine in where:
+        assert found.status == Status.UNEXPECTED_PASS
+    else:
+        assert replace(found, status=Status.PASSED, reason=None) == passed
+        assert found.status == Status.NOT_SEEN
+        assert found.reason == f"list, entry 1 was seen on {' or '.join(seen_on)}: known"
+
+
+def test_elsewhere_it_fails_as_known_and_no_other_way(
+    entry: Entry, pretend: Callable[[str], None]
+) -> None:
+    pretend("zen3")
+    known = only(seen_on=("AVX512_SPR",))
+    assert known.apply(result(entry), entry).status == Status.KNOWN_DEVIATION
+    for other in (result(entry, clause="E"), result(entry, Status.INDECISIVE)):
+        assert known.apply(other, entry) == other
+
+
+def test_a_pass_is_unexpected_where_one_of_several_entries_was_seen(
+    entry: Entry, pretend: Callable[[str], None]
+) -> None:
+    pretend("zen3")
+    far, here = (Deviation(**{**vars(BASE), "seen_on": on}) for on in (("AVX512F",), ("FMA3",)))
+    for entries, status in (
+        ((far,), Status.NOT_SEEN),
+        ((far, here), Status.UNEXPECTED_PASS),
+    ):
+        found = Deviations(entries).apply(result(entry, Status.PASSED), entry)
+        assert found.status == status
+
+
+def test_this_processor_has_an_architecture_and_its_features() -> None:
+    assert cpu_features() < processor()
+    assert processor() & {"X86_64", "AARCH64", "PPC64LE", "S390X", "RISCV64"}
+
+
+def test_own_entries_name_features_that_every_numpy_names() -> None:
+    for known in Deviations.load().entries:
+        words = {word.lstrip("!") for kind in known.seen_on for word in kind.split()}
+        assert not words & NAMED_LATER, known.source
+
+
+def test_a_run_tells_what_is_not_seen_here(tmp_path: Path) -> None:
+    port = write(tmp_path, "def attention(*arrays): return plain(*arrays)")
+    path = tmp_path / "mine.toml"
+    text = "[[deviation]]\nbackend = 'my_port'\nclause = 'B'\nquantity='C'\nreason = 'doubled'\n"
+    for seen_on, status in (("ABACUS", 0), ("!ABACUS", 1)):
+        path.write_text(f"{text}link = 'l'\nseen_on = ['{seen_on}']\n")
+        report = check(
+            port, cases=[f"attention/{SMALL}"], dtypes=["float32"], known_deviations=path
+        )
+        assert report.exit_status == status
+        told = "".join(str(report).split())
+        line = f"not seen here ({path}, entry 1 was seen on ABACUS: doubled): 1 cells of my_port"
+        for text_of_it in (line, "1 not seen here"):
+            assert ("".join(text_of_it.split()) in told) == (not status)
+
+
 def test_another_failure_stays_a_failure(entry: Entry) -> None:
     for other in (result(entry, clause="E"), result(entry, Status.CRASH)):
         assert only().apply(other, entry) == other
@@ -119,6 +224,8 @@ START = "[[deviation]]\nbackend='x'\nclause='L'\nreason='r'\nlink='l'"
         ("[[deviation]]\nbackend='x'\nclause='Z'\nreason='r'\nlink='l'", "clause is one of"),
         (f"{START}\ncase='c'", "'case'"),
         (f"{START}\ncases='c'", "cases"),
+        (f"{START}\nseen_on='AVX2'", "list of texts"),
+        (f"{START}\nseen_on=['AVX2', ' ']", "every processor"),
         (f"{START}\nversions='new'", "new"),
         (
             f"{START}\nreason_matches='('",

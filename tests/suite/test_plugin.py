@@ -327,6 +327,7 @@ OUTCOMES = {
     Status.INDECISIVE: pytest.skip.Exception,
     Status.KNOWN_DEVIATION: pytest.xfail.Exception,
     Status.UNEXPECTED_PASS: pytest.fail.Exception,
+    Status.NOT_SEEN: pytest.skip.Exception,
 }
 
 

@@ -125,12 +125,18 @@ def twofold(record: list[dict[str, Any]]) -> None:
 
 
 MUTATIONS: Mapping[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
-    "a line is lost": (lambda record: record.pop(2), "line 13: the footer counts 12"),
+    "a line is lost": (
+        lambda record: record.pop(2),
+        f"line {len(ALL) + 1}: the footer counts {len(ALL)}",
+    ),
     "a line is there twice": (lambda record: record.insert(2, record[2]), "line 4: a second"),
     "no header": (lambda record: record.pop(0), "line 1: no header comes before"),
     "two headers": (lambda record: record.insert(0, record[0]), "line 2: the run before it"),
-    "after the footer": (lambda record: record.append(record[1]), "line 15: no header"),
-    "two footers": (lambda record: record.append(record[-1]), "line 15: no header"),
+    "after the footer": (
+        lambda record: record.append(record[1]),
+        f"line {len(ALL) + 3}: no header",
+    ),
+    "two footers": (lambda record: record.append(record[-1]), f"line {len(ALL) + 3}: no header"),
     "twice the same": (lambda record: record.extend(list(record)), "qkvac report merge"),
     "another status": (changed(1, status="failed"), "were changed"),
     "unknown status": (changed(1, status="fine"), "status"),

@@ -79,10 +79,10 @@ def expected(was: str, now: str) -> str:
     if now in Status.BAD:
         return FAILING if was in Status.BAD else NEW_FAILURE
     if now in NOT_RUN:
-        if was == Status.PASSED:
+        if was in Status.PASSES:
             return LOST
         return SAME if was in NOT_RUN else HIDDEN
-    if was == now:
+    if was == now or {was, now} == Status.PASSES:
         return SAME
     if now == Status.KNOWN_DEVIATION:
         return EXCUSED

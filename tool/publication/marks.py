@@ -20,7 +20,7 @@ KINDS: Final = {
     **dict.fromkeys(Status.NOT_REQUIRED, ABSENT),
     Status.KNOWN_DEVIATION: KNOWN,
     Status.INDECISIVE: OPEN,
-    Status.PASSED: PLAIN,
+    **dict.fromkeys(Status.PASSES, PLAIN),
 }
 
 
@@ -58,5 +58,5 @@ def score(results: Iterable[Result], strict: bool = False) -> tuple[int, int]:
     passed = required = 0
     for result in results:
         required += result.status not in Status.NOT_REQUIRED
-        passed += result.status == Status.PASSED and not (strict and result.grade == "suspicious")
+        passed += result.status in Status.PASSES and not (strict and result.grade == "suspicious")
     return passed, required

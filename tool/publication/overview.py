@@ -126,6 +126,7 @@ def _counts(results: Sequence[Result]) -> tuple[Count, ...]:
     kinds: dict[str, str] = {
         **{grade: grade for grade in GRADES},
         UNGRADED: PLAIN,
+        Status.NOT_SEEN: PLAIN,
         Status.KNOWN_DEVIATION: KNOWN,
         Status.INDECISIVE: OPEN,
         **{status: FAILED for status in Status.ALL if status in Status.BAD},

@@ -84,7 +84,7 @@ class Explorer {
     const clause = this.data.at("clause", cell);
     if (status === "passed") return [grade ?? "passed", grade ?? "plain"];
     const kind = BAD.includes(status) ? "failed" : NOT_RUN.includes(status) ? "absent"
-      : status === "known deviation" ? "known" : "open";
+      : status === "known deviation" ? "known" : status === "not seen here" ? "plain" : "open";
     return [clause ? `${status}, ${clause}` : status, kind];
   }
 
