@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import MappingProxyType
@@ -28,7 +29,7 @@ from qkvac.channel import Channel, confine, is_out_of_memory
 from qkvac.forms import load
 from qkvac.packages import OWN, adapter
 from qkvac.ports import FRAMEWORKS, Port, PortError, known_functions
-from qkvac.protocol import Message, ProtocolError
+from qkvac.protocol import Message, ProtocolError, frames
 from qkvac.spec.layouts import apply
 
 BACKENDS: Final = frozenset({"torch", "jax", "tensorflow"})
@@ -355,11 +356,23 @@ def _traceback(error: BaseException) -> str:
 
 
 def rehearse() -> None:
-    """Meets an error, for which Python imports more of itself, before a port can be in its way."""
-    try:
-        raise PortError
-    except PortError as error:
-        _traceback(error)
+    """Goes once through all that a worker does, before a port can be in the way of an import.
+
+    Python and libraries import some of themselves only when they are asked for it: to format an
+    error, to compile a name with a letter like Ω.
+    """
+    X = np.ones((1, 1))
+    for attention in (lambda *arrays: {"C": arrays[0]}, lambda *arrays: arrays[9]):
+        server = Server(partial(_only, attention))
+        server.answer(Message({"op": "hello", "port": ""}))
+        request = {"op": "call", "profile": "attention", "layouts": {"X": "strided"}}
+        frames(server.answer(Message(request, dict.fromkeys(("X", "Wq", "Wk", "Wv"), X))))
+    with suppress(PortError):
+        load("")
+
+
+def _only(function: Callable[..., Any], name: str) -> Port:
+    return Port({"attention": function}, {})
 
 
 def main(requests: int, replies: int, lifeline: int, memory: int, places: str) -> NoReturn:
