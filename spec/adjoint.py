@@ -17,21 +17,24 @@ starts from the normal form, in which each has a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, reduce
 from typing import Final
 
-from qkvac.spec.axes import axes_of, is_broadcast
+from qkvac.spec.axes import axes_of, is_broadcast, is_scalar
 from qkvac.spec.consistency import ordered
 from qkvac.spec.normalform import fresh, normal
 from qkvac.spec.notation import declaration, expression
-from qkvac.spec.syntax import Equation, Expr, Op, Program, Ref, SpecError, Tensor, is_scalar, walk
+from qkvac.spec.operation import Backward
+from qkvac.spec.operations import operation
+from qkvac.spec.rules import turned
+from qkvac.spec.syntax import Equation, Expr, Op, Program, Ref, SpecError, Tensor
 
 SUMMING: Final = ("scatter_add", "pad", "sum_to")
 """Operations that sum over batch axes themselves."""
 
 LOGITS: Final = "S"
-"""What is called the argument of a softmax that is no tensor of the text; of further ones, S2, …"""
+"""What the argument of a softmax is called that is no tensor of the text; further ones S2, …"""
 
 
 def cotangent(name: str) -> str:
@@ -121,18 +124,23 @@ class _Adjoint:
 
         `target` is the tensor whose right-hand side `node` belongs to.
         """
-        tensors = self.program.tensors
         if isinstance(node, Ref):
-            if tensors[node.name].kind == "real":
+            if self.tensors[node.name].kind == "real":
                 self.handed.setdefault(node.name, []).append(given)
             return
         assert isinstance(node, Op), "a number is no tensor"
-        if node.name == "softmax":
-            self.hand(node.args[0], self.through_softmax(node, given, target), target)
-            return
-        for argument, part in self.parts(node, given):
-            if not is_scalar(argument, tensors):
-                self.hand(argument, self.fitted(argument, part), target)
+        defined = operation(node.name)
+        if defined.reverse is None:
+            raise SpecError(f"{node.name} has no reverse rule")
+        own = Ref(target.name) if defined.is_nonlinear else node
+        back = Backward(node, given, own, lambda: self.terms(target.name, given))
+        for argument, part in defined.reverse(back):
+            if is_scalar(argument, self.tensors):
+                continue
+            if defined.is_nonlinear and not isinstance(argument, Ref):
+                # A statement of its own, as several tensors below may refer to it.
+                part = self.stated(self.logits(), target, part)
+            self.hand(argument, self.fitted(argument, part), target)
 
     def fitted(self, argument: Expr, part: Expr) -> Expr:
         """`part` summed to the axes of `argument`, where that was repeated along some."""
@@ -141,52 +149,16 @@ class _Adjoint:
         own, result = (axes_of(node, self.tensors) for node in (argument, part))
         return Op("sum_to", (part, argument)) if is_broadcast(own, result) else part
 
-    def parts(self, node: Op, given: Expr) -> Iterator[tuple[Expr, Expr]]:
-        """Each operand with its cotangent; scalars may be among them."""
-        name, args = node.name, node.args
-        if name == "matmul":
-            left, right = args
-            yield left, Op("matmul", (given, turned(right)))
-            yield right, Op("matmul", (turned(left), given))
-        elif name == "transpose":
-            yield args[0], turned(given)
-        elif name in ("add", "subtract"):
-            yield args[0], given
-            yield args[1], given if name == "add" else Op("negate", (given,))
-        elif name == "negate":
-            yield args[0], Op("negate", (given,))
-        elif name in ("multiply", "divide"):
-            yield args[0], Op(name, (given, args[1]))
-            if name == "multiply":
-                yield args[1], Op(name, (given, args[0]))
-        elif name == "split":
-            yield args[0], Op("merge", (given,))
-        elif name == "merge":
-            yield args[0], Op("split", (given, heads_of(args[0])))
-        elif name == "repeat":
-            yield args[0], Op("sum_to", (given, args[0]))
-        elif name == "take":
-            yield args[0], Op("scatter_add", (given, args[1], args[0]))
-        elif name == "head":
-            yield args[0], Op("pad", (given, args[0]))
-        else:
-            raise SpecError(f"{name} has no reverse rule")
-
-    def through_softmax(self, node: Op, given: Expr, target: Tensor) -> Expr:
-        """The cotangent of the logits; a statement of its own, unless they are a tensor."""
-        weights = Ref(target.name)
-        mean = Op("sum", (self.terms(weights, given),), node.axis)
-        value = Op("multiply", (weights, Op("subtract", (given, mean))))
-        if isinstance(node.args[0], Ref):
-            return value
+    def logits(self) -> str:
+        """A free name for the cotangent of a nonlinear operation's argument."""
         used = {cotangent(name) for name in self.program.tensors}.union(
             self.tensors, self.program.axis_names, self.program.parameters
         )
-        return self.stated(fresh(cotangent(LOGITS), used), target, value)
+        return fresh(cotangent(LOGITS), used)
 
-    def terms(self, weights: Ref, given: Expr) -> Expr:
-        """What is summed along the rows of a softmax."""
-        handed = self.handed.get(weights.name, [])
+    def terms(self, name: str, given: Expr) -> Expr:
+        """What is summed along the rows of a softmax, which is the tensor `name`."""
+        weights, handed = Ref(name), self.handed.get(name, [])
         if self.contracted and len(handed) == 1:
             (product,) = handed
             if isinstance(product, Op) and product.name == "matmul":
@@ -202,21 +174,3 @@ def _sum(parts: Sequence[Expr]) -> Expr:
 def _sums(node: Expr) -> bool:
     """Whether a sum over batch axes is already taken by the operation itself."""
     return isinstance(node, Op) and node.name in SUMMING
-
-
-def turned(node: Expr) -> Expr:
-    """The transpose, with transpositions moved to the factors of a product."""
-    if isinstance(node, Op) and node.name == "transpose":
-        return node.args[0]
-    if isinstance(node, Op) and node.name == "matmul":
-        left, right = node.args
-        return Op("matmul", (turned(right), turned(left)))
-    return Op("transpose", (node,))
-
-
-def heads_of(node: Expr) -> Expr:
-    """The number of heads of what is merged: what its parts were split into."""
-    for part in walk(node):
-        if isinstance(part, Op) and part.name == "split":
-            return part.args[1]
-    raise SpecError("what is merged was not split")

@@ -58,7 +58,7 @@ EMBEDDING = """
 E[t, d]
 P[p, d]
 tokens[n]
-X[n, d] = take(E, tokens) + head(P, n)
+X[n, d] = take(E, tokens) + first(P, n)
 """
 
 

@@ -1,66 +1,48 @@
 """The axes of an expression, as scalar expressions over axis names.
 
-Where `syntax.rank_of` counts axes, this names them: what a derivation introduces (a part of an
-expression, a cotangent) can be declared as if somebody had written it down.
+What a derivation introduces (a part of an expression, a cotangent) is so declared as if somebody
+had written it down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from fractions import Fraction
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from qkvac.spec.syntax import Expr, Number, Op, Program, Ref, Tensor, is_scalar, walk
-
-Axes = tuple[Expr, ...]
-
-ONE: Final = Number(Fraction(1))
+from qkvac.spec.operation import Axes
+from qkvac.spec.operations import operation
+from qkvac.spec.rules import ONE
+from qkvac.spec.syntax import Expr, Number, Op, Program, Ref, SpecError, Tensor, walk
 
 
-def axes_of(expression: Expr, tensors: Mapping[str, Tensor]) -> Axes:
-    """Declared axes of a well-formed expression, outermost first; none for a scalar."""
-    if isinstance(expression, Ref) and expression.name in tensors:
-        return tensors[expression.name].axes
-    if not isinstance(expression, Op) or is_scalar(expression, tensors):
+def axes_of(
+    expression: Expr, tensors: Mapping[str, Tensor], scalars: Collection[str] | None = None
+) -> Axes:
+    """Declared axes of an expression, outermost first; none for a scalar.
+
+    `scalars` are the other names that it may refer to, any by default. Raises SpecError for an
+    ill-formed expression.
+    """
+    if isinstance(expression, Number):
         return ()
-    args = expression.args
-    axes = [axes_of(argument, tensors) for argument in args]
-    first = axes[0]
-    match expression.name:
-        case "add" | "subtract" | "multiply" | "conjunction":
-            return broadcast(*axes)
-        case "matmul":
-            left, right = axes
-            return (*broadcast(left[:-2], right[:-2]), left[-2], right[-1])
-        case "transpose":
-            return (*first[:-2], first[-1], first[-2])
-        case "sum":
-            assert expression.axis is not None
-            return (*first[: expression.axis], ONE, *first[expression.axis + 1 :])
-        case "split":
-            return (*first[:-2], args[1], first[-2], _divided(first[-1], args[1]))
-        case "merge":
-            return (*first[:-3], first[-2], _multiplied(first[-3], first[-1]))
-        case "repeat":
-            return (*first[:-3], args[1], *first[-2:])
-        case "take":
-            return (*axes[1], first[-1])
-        case "head":
-            return (args[1], *first[1:])
-        case "sum_to" | "scatter_add" | "pad":
-            return axes[-1]
-        case "causal":
-            return args
-        case _:
-            return first
+    if isinstance(expression, Ref):
+        if expression.name in tensors:
+            return tensors[expression.name].axes
+        if scalars is not None and expression.name not in scalars:
+            raise SpecError(f"{expression.name} is used before it is defined")
+        return ()
+    operands = [axes_of(argument, tensors, scalars) for argument in expression.args]
+    return operation(expression.name).axes(expression, operands)
 
 
-def broadcast(x: Axes, y: Axes) -> Axes:
-    """Axes of an elementwise result: the longer list, with what stands against a 1."""
-    longer, shorter = (x, y) if len(x) >= len(y) else (y, x)
-    lead = len(longer) - len(shorter)
-    pairs = zip(longer[lead:], shorter, strict=True)
-    return (*longer[:lead], *(right if left == ONE else left for left, right in pairs))
+def is_scalar(expression: Expr, tensors: Mapping[str, Any]) -> bool:
+    """Whether the expression is built from axis names, parameters and numbers alone."""
+    if isinstance(expression, Ref):
+        return expression.name not in tensors
+    if isinstance(expression, Number):
+        return True
+    exact = operation(expression.name).exact is not None
+    return exact and all(is_scalar(argument, tensors) for argument in expression.args)
 
 
 def is_broadcast(own: Axes, result: Axes) -> bool:
@@ -68,18 +50,6 @@ def is_broadcast(own: Axes, result: Axes) -> bool:
     if len(own) < len(result):
         return True
     return any(left == ONE != right for left, right in zip(own, result, strict=False))
-
-
-def _divided(axis: Expr, by: Expr) -> Expr:
-    if isinstance(axis, Op) and axis.name == "multiply" and by in axis.args:
-        return axis.args[1 - axis.args.index(by)]
-    return Op("divide", (axis, by))
-
-
-def _multiplied(heads: Expr, width: Expr) -> Expr:
-    if isinstance(width, Op) and width.name == "divide" and width.args[1] == heads:
-        return width.args[0]
-    return Op("multiply", (heads, width))
 
 
 def positive_axes(program: Program) -> frozenset[str]:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qkvac.spec.syntax import Expr, Kind, Op, Program, Ref, SpecError, rank_of
+from qkvac.spec.axes import axes_of
+from qkvac.spec.operations import operation
+from qkvac.spec.syntax import Expr, Kind, Op, Program, Ref, SpecError, Tensor
 
 
 class InconsistencyError(SpecError):
@@ -41,23 +43,23 @@ def ordered(program: Program, *, as_declared: bool = True) -> Program:
     for name in names:
         if name in tensors:
             raise InconsistencyError(name, f"{name} names both a tensor and an axis")
-    ranks = dict[str, int]()
+    known = dict[str, Tensor]()
     for tensor in program.inputs:
-        if tensor.name in ranks:
+        if tensor.name in known:
             raise InconsistencyError(tensor.name, f"{tensor.name} is declared twice")
-        ranks[tensor.name] = tensor.rank
+        known[tensor.name] = tensor
     for equation in program.equations:
         target = equation.target
-        if target.name in ranks:
+        if target.name in known:
             raise InconsistencyError(target.name, f"{target.name} is defined twice")
         try:
-            rank = rank_of(equation.expression, ranks, scalars)
+            rank = len(axes_of(equation.expression, known, scalars))
         except SpecError as error:
             raise InconsistencyError(target.name, str(error)) from None
         if as_declared and rank != target.rank:
             problem = f"the right-hand side has {rank} axes, {target.name} has {target.rank}"
             raise InconsistencyError(target.name, problem)
-        ranks[target.name] = target.rank
+        known[target.name] = target
     return program
 
 
@@ -71,20 +73,22 @@ def _infer_kinds(expression: Expr, kind: Kind | None, kinds: dict[str, Kind]) ->
     elif isinstance(expression, Op):
         if _is_mask(expression) and kind != "mask":
             raise SpecError(f"{expression.name} is a mask, which only where= and & take")
-        for position, argument in enumerate(expression.args):
+        defined = operation(expression.name)
+        for operand, argument in zip(defined.operands, expression.args, strict=False):
             below: Kind | None = None
-            if expression.name == "conjunction" or (expression.name == "softmax" and position == 1):
+            if operand.kind == "mask":
                 below = "mask"
-            elif expression.name in ("take", "scatter_add") and position == 1:
+                if not _is_mask(argument):
+                    masks = "a name, causal(…), finite(…) or m & m"
+                    raise SpecError(f"where= and & take a mask: {masks}")
+            elif operand.kind == "index":
                 below = "index"
                 if not isinstance(argument, Ref):
                     raise SpecError(f"the index of {expression.name} is a name")
-            if below == "mask" and not _is_mask(argument):
-                raise SpecError("where= and & take a mask: a name, causal(…), finite(…) or m & m")
             _infer_kinds(argument, below, kinds)
 
 
 def _is_mask(expression: Expr) -> bool:
     if isinstance(expression, Op):
-        return expression.name in ("causal", "finite", "conjunction")
+        return operation(expression.name).is_mask
     return isinstance(expression, Ref)

@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from qkvac.spec.algebra import Algebra
+from qkvac.spec.axes import axes_of, is_scalar
+from qkvac.spec.operation import Axes
+from qkvac.spec.operations import operation
 from qkvac.spec.parsing import parse
 from qkvac.spec.scalar import Scalar
 from qkvac.spec.syntax import (
-    ELEMENTWISE,
     Equation,
     Expr,
     Number,
@@ -25,8 +28,6 @@ from qkvac.spec.syntax import (
     Ref,
     SpecError,
     Tensor,
-    is_scalar,
-    rank_of,
     walk,
 )
 
@@ -77,25 +78,16 @@ def fold(expression: Expr, sizes: Mapping[str, Any]) -> Scalar:
         return Scalar.of(sizes[expression.name])
     if isinstance(expression, Number):
         return Scalar(expression.value)
-    args = [fold(arg, sizes) for arg in expression.args]
-    if expression.name == "sqrt":
-        return args[0].sqrt()
-    if expression.name == "negate":
-        return -args[0]
-    if expression.name == "multiply":
-        return args[0] * args[1]
-    if expression.name == "divide":
-        return args[0] / args[1]
-    if expression.name == "add":
-        return args[0] + args[1]
-    if expression.name == "subtract":
-        return args[0] - args[1]
-    raise SpecError(f"{expression.name} is not an operation on scalars")
+    exact = operation(expression.name).exact
+    if exact is None:
+        raise SpecError(f"{expression.name} is not an operation on scalars")
+    value: Scalar = exact(*(fold(argument, sizes) for argument in expression.args))
+    return value
 
 
 def evaluate(
     program: Program,
-    algebra: Any,
+    algebra: Algebra,
     inputs: Mapping[str, Any],
     sizes: Mapping[str, Any],
     *,
@@ -107,98 +99,62 @@ def evaluate(
     parameters to numbers. Axes are handed to the algebra as negative numbers, so that leading
     batch axes need no care there.
     """
-    values: dict[str, Any] = {tensor.name: inputs[tensor.name] for tensor in program.inputs}
-    ranks = {tensor.name: tensor.rank for tensor in program.inputs}
+    tensors = {tensor.name: tensor for tensor in program.inputs}
+    values: dict[str, Any] = {name: inputs[name] for name in tensors}
     results = dict[str, Any]()
+    evaluator = _Evaluator(algebra, values, tensors, sizes, fold)
     for equation in program.equations:
-        evaluator = _Evaluator(algebra, values, ranks, sizes, fold)
-        value, _ = evaluator.tensor(equation.expression)
         name = equation.target.name
+        value = evaluator.value(equation.expression)
         results[name] = algebra.report(name, value)
         # A part is noted, and goes on as it was computed.
         values[name] = value if equation.part else results[name]
-        ranks[name] = equation.target.rank
+        tensors[name] = equation.target
     return results
 
 
 @dataclass(frozen=True)
 class _Evaluator:
-    algebra: Any
+    """The values so far; implements `qkvac.spec.operation.Evaluation`."""
+
+    algebra: Algebra
     values: Mapping[str, Any]
-    ranks: Mapping[str, int]
+    tensors: Mapping[str, Tensor]
     sizes: Mapping[str, Any]
     fold: Fold
 
-    def tensor(self, expression: Expr) -> tuple[Any, int]:
-        """Value and number of declared axes of a tensor-valued expression."""
-        if isinstance(expression, Ref):
-            return self.values[expression.name], self.ranks[expression.name]
-        assert isinstance(expression, Op), "a number is a scalar"
-        name, args, algebra = expression.name, expression.args, self.algebra
-        rank = rank_of(expression, self.ranks, frozenset(self.sizes))
-        if name in ("multiply", "divide", "add", "subtract"):
-            scalar = [is_scalar(arg, self.values) for arg in args]
-            if any(scalar):
-                return self.with_scalar(name, args, scalar), rank
-        if name in ELEMENTWISE:
-            return getattr(algebra, name)(*self.aligned(args, keep=0)), rank
-        if name == "matmul":
-            return algebra.matmul(*self.aligned(args, keep=2)), rank
-        if name == "softmax":
-            x, inner = self.tensor(args[0])
-            where = self.lifted(args[1], inner, keep=0) if len(args) > 1 else None
-            return algebra.softmax(x, self.axis(expression, inner), where), rank
-        if name == "sum":
-            x, inner = self.tensor(args[0])
-            return algebra.sum(x, self.axis(expression, inner)), rank
-        if name == "sum_to":
-            x, inner = self.tensor(args[0])
-            missing = inner - rank
-            # Batch axes are those that a declaration leaves out, so `like` is brought to its rank.
-            total = algebra.sum_to(x, self.lifted(args[1], inner, keep=0))
-            return (algebra.drop(total, missing - inner, missing) if missing > 0 else total), rank
-        if name == "causal":
-            return algebra.causal(*(self.size(arg) for arg in args)), rank
-        if name in ("split", "repeat", "head"):
-            if name == "head":
-                x, inner = self.tensor(args[0])
-                return algebra.head(x, self.size(args[1]), -inner), rank
-            return getattr(algebra, name)(self.tensor(args[0])[0], self.size(args[1])), rank
-        # transpose, negate, merge, finite, take, scatter_add, pad: tensors throughout
-        return getattr(algebra, name)(*(self.tensor(arg)[0] for arg in args)), rank
+    def value(self, node: Expr) -> Any:
+        if isinstance(node, Ref):
+            return self.values[node.name]
+        assert isinstance(node, Op), "a number is a scalar"
+        return operation(node.name).evaluate(self, node)
 
-    def with_scalar(self, name: str, args: tuple[Expr, ...], scalar: list[bool]) -> Any:
-        """Tensor ∘ scalar or scalar ∘ tensor, for the four arithmetic operations."""
-        x, _ = self.tensor(args[1] if scalar[0] else args[0])
-        s = self.fold(args[0] if scalar[0] else args[1], self.sizes)
-        if name == "multiply":
-            return self.algebra.scale(x, s)
-        if name == "divide":
-            return self.algebra.scale(x, Scalar.of(1) / s if isinstance(s, Scalar) else s)
-        if name == "subtract":
-            return (
-                self.algebra.shift(self.algebra.negate(x), s)
-                if scalar[0]
-                else self.algebra.shift(x, -s)
-            )
-        return self.algebra.shift(x, s)
+    def axes(self, node: Expr) -> Axes:
+        return axes_of(node, self.tensors)
 
-    def axis(self, expression: Op, rank: int) -> int:
-        assert expression.axis is not None
-        return expression.axis - rank
+    def is_scalar(self, node: Expr) -> bool:
+        return is_scalar(node, self.tensors)
 
-    def size(self, expression: Expr) -> Any:
-        value = self.fold(expression, self.sizes)
+    def scalar(self, node: Expr) -> Any:
+        return self.fold(node, self.sizes)
+
+    def reciprocal(self, node: Expr) -> Any:
+        value = self.fold(node, self.sizes)
+        return Scalar.of(1) / value if isinstance(value, Scalar) else value
+
+    def size(self, node: Expr) -> Any:
+        value = self.fold(node, self.sizes)
         return int(value.rational()) if isinstance(value, Scalar) else value
 
-    def aligned(self, args: tuple[Expr, ...], keep: int) -> list[Any]:
-        """Operands with singleton axes inserted where their numbers of declared axes differ."""
-        ranks = [rank_of(arg, self.ranks, frozenset(self.sizes)) for arg in args]
-        return [self.lifted(arg, max(ranks), keep) for arg in args]
-
-    def lifted(self, expression: Expr, rank: int, keep: int) -> Any:
-        """The value with `rank` declared axes; new ones stand before the last `keep` (0: all)."""
-        value, own = self.tensor(expression)
-        if own >= rank:
+    def lifted(self, node: Expr, rank: int, keep: int = 0) -> Any:
+        value, own = self.value(node), len(self.axes(node))
+        if own == rank:
             return value
-        return self.algebra.lift(value, -(keep or own), rank - own)
+        return self.ask("lift", value, -(keep or own), rank - own)
+
+    def ask(self, method: str, *operands: Any) -> Any:
+        function = getattr(self.algebra, method, None)
+        if function is None:
+            kind = type(self.algebra).__name__
+            raise SpecError(f"the algebra {kind} has no operation {method}")
+        return function(*operands)

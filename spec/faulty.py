@@ -101,9 +101,9 @@ class FaultyShapes(Shapes):
             return lambda x, *others: x
         if kind.endswith("sum"):
             return lambda x, *others: others[-1]
-        return self.take if kind == "lookup" else self.first
+        return self.take if kind == "lookup" else self.unmoved
 
-    def first(self, x: Shape, *others: Shape) -> Shape:
+    def unmoved(self, x: Shape, *others: Shape) -> Shape:
         for other in others:
             if self._elementwise(x, other) != x:
                 raise shapes.ShapeError(f"a mask {other} does not broadcast to {x}")

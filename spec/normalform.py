@@ -12,14 +12,11 @@ from collections.abc import Set
 from dataclasses import replace
 from functools import cache
 from itertools import chain, count
-from typing import Final
 
-from qkvac.spec.axes import axes_of
+from qkvac.spec.axes import axes_of, is_scalar
 from qkvac.spec.notation import declaration, expression
-from qkvac.spec.syntax import Equation, Expr, Op, Program, Ref, Tensor, is_scalar, walk
-
-NONLINEAR: Final = frozenset({"softmax"})
-PRODUCTS: Final = frozenset({"matmul", "multiply"})
+from qkvac.spec.operations import operation
+from qkvac.spec.syntax import Equation, Expr, Op, Program, Ref, Tensor, walk
 
 
 @cache
@@ -28,7 +25,7 @@ def normal(program: Program, products: bool = True) -> Program:
 
     A program that has nothing to name is returned as it is.
     """
-    return _Naming(program, NONLINEAR | PRODUCTS if products else NONLINEAR).named()
+    return _Naming(program, products).named()
 
 
 def fresh(name: str, taken: Set[str]) -> str:
@@ -51,9 +48,9 @@ def logits(program: Program) -> frozenset[str]:
 
 
 class _Naming:
-    def __init__(self, program: Program, named: frozenset[str]) -> None:
+    def __init__(self, program: Program, products: bool) -> None:
         self.program = program
-        self.kinds = named
+        self.products = products
         self.tensors = dict(program.tensors)
         names = (*self.tensors, *program.axis_names, *program.parameters)
         # A part has a cotangent as well, whose name must be free.
@@ -78,15 +75,19 @@ class _Naming:
 
     def part(self, node: Expr, equation: Equation) -> Expr:
         node = self.below(node, equation)
-        if not isinstance(node, Op) or node.name not in self.kinds:
-            return node
-        if node.name == "multiply" and any(is_scalar(arg, self.tensors) for arg in node.args):
+        if not (isinstance(node, Op) and self.is_part(node)):
             return node
         target = Tensor(self.free(equation.target.name), axes_of(node, self.tensors))
         self.tensors[target.name] = target
         text = f"{declaration(target)} = {expression(node)}"
         self.equations.append(Equation(target, node, text, equation.line, part=True))
         return Ref(target.name)
+
+    def is_part(self, node: Op) -> bool:
+        defined = operation(node.name)
+        if self.products and defined.is_product:
+            return not any(is_scalar(argument, self.tensors) for argument in node.args)
+        return defined.is_nonlinear
 
     def free(self, whole: str) -> str:
         """A1, A2, … for the parts of A; Q1p1, … for those of Q1."""

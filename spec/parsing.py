@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
 from qkvac.spec.consistency import InconsistencyError, typed
+from qkvac.spec.operations import FUNCTIONS, OPERATIONS, RENAMED
 from qkvac.spec.syntax import (
     Equation,
     Expr,
@@ -38,32 +37,6 @@ BINARY: Final = {
     ast.Mult: "multiply",
     ast.Div: "divide",
     ast.BitAnd: "conjunction",
-}
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Parameters of a function of the grammar; those after `required` may be left out."""
-
-    parameters: tuple[str, ...]
-    required: int
-    has_axis: bool = False
-
-
-FUNCTIONS: Final[Mapping[str, Signature]] = {
-    "sqrt": Signature(("x",), 1),
-    "softmax": Signature(("x", "where"), 1, has_axis=True),
-    "causal": Signature(("L", "S"), 2),
-    "finite": Signature(("mask",), 1),
-    "split": Signature(("x", "h"), 2),
-    "merge": Signature(("x",), 1),
-    "repeat": Signature(("x", "h"), 2),
-    "take": Signature(("table", "index"), 2),
-    "head": Signature(("x", "n"), 2),
-    "sum": Signature(("x",), 1, has_axis=True),
-    "sum_to": Signature(("x", "like"), 2),
-    "scatter_add": Signature(("x", "index", "like"), 3),
-    "pad": Signature(("x", "like"), 2),
 }
 
 
@@ -159,14 +132,14 @@ class _Parser:
         raise self.at(node, f"{ast.unparse(node)!r} is outside the grammar")
 
     def call(self, node: ast.Call, name: str) -> Op:
-        signature = FUNCTIONS.get(name)
-        if signature is None:
-            known = ", ".join(FUNCTIONS)
-            raise self.at(node, f"unknown function {name!r}; the grammar has {known}")
+        if name not in FUNCTIONS:
+            hint = f"it is called {RENAMED[name]} now" if name in RENAMED else None
+            known = hint or f"the grammar has {', '.join(FUNCTIONS)}"
+            raise self.at(node, f"unknown function {name!r}; {known}")
+        defined = OPERATIONS[name]
+        parameters = [operand.name for operand in defined.operands]
         # `axis` stands second wherever it may be given by position.
-        order = list(signature.parameters)
-        if signature.has_axis:
-            order.insert(1, "axis")
+        order = [*parameters[:1], "axis", *parameters[1:]] if defined.has_axis else parameters
         given = dict[str, ast.expr]()
         for position, argument in enumerate(node.args):
             if isinstance(argument, ast.Starred) or position >= len(order):
@@ -176,16 +149,16 @@ class _Parser:
             if keyword.arg is None or keyword.arg not in order or keyword.arg in given:
                 raise self.at(keyword.value, f"{name} takes ({', '.join(order)}), each once")
             given[keyword.arg] = keyword.value
-        missing = [p for p in signature.parameters[: signature.required] if p not in given]
-        if signature.has_axis and "axis" not in given:
+        missing = [p for p in defined.required if p not in given]
+        if defined.has_axis and "axis" not in given:
             missing.append("axis")
         if missing:
             raise self.at(node, f"{name} needs {', '.join(missing)}")
         axis = None
-        if signature.has_axis:
+        if defined.has_axis:
             value = given["axis"]
             if not (isinstance(value, ast.Constant) and type(value.value) is int):
                 raise self.at(value, "axis is a whole number that counts declared axes")
             axis = value.value
-        args = tuple(self.expression(given[p]) for p in signature.parameters if p in given)
+        args = tuple(self.expression(given[p]) for p in parameters if p in given)
         return Op(name, args, axis)

@@ -74,7 +74,7 @@ class Rearrangements(Masks):
         """[…, g, S, e] to [h, S, e]: consecutive query heads share a key/value head."""
         return _rearranged(x, lambda a: np.repeat(a, heads // max(a.shape[-3], 1), axis=-3))
 
-    def head(self, x: Any, count: int, axis: int) -> Any:
+    def first(self, x: Any, count: int, axis: int) -> Any:
         """The first `count` entries along an axis."""
         return _rearranged(x, lambda a: np.take(a, range(count), axis=axis))
 

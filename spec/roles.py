@@ -234,7 +234,7 @@ def _of_tables(program: Program) -> Bindings:
             if isinstance(node, Op) and node.name == "take":
                 bound["E"], bound["i"] = node.args
                 bound["d"] = equation.target.axes[-1]
-            elif isinstance(node, Op) and node.name == "head":
+            elif isinstance(node, Op) and node.name == "first":
                 bound["p"], bound["n"] = node.args
     return bound
 

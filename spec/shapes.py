@@ -181,7 +181,7 @@ class Shapes:
     def take(self, table: Shape, index: Shape) -> Shape:
         return Shape((*index.axes, *table.axes[-1:]))
 
-    def head(self, x: Shape, count: Axis, axis: int) -> Shape:
+    def first(self, x: Shape, count: Axis, axis: int) -> Shape:
         axes = list(x.axes)
         have = axes[axis]
         if not have.powers and not count.powers and have.coefficient < count.coefficient:

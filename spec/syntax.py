@@ -5,10 +5,10 @@ All are frozen values. Derivations (faults, adjoints) rewrite them; algebras eva
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, Literal
+from typing import Literal
 
 Kind = Literal["real", "mask", "index"]
 
@@ -126,78 +126,3 @@ def walk(expression: Expr) -> Iterator[Expr]:
     if isinstance(expression, Op):
         for argument in expression.args:
             yield from walk(argument)
-
-
-ELEMENTWISE: Final = ("add", "subtract", "multiply", "conjunction")
-
-
-def is_scalar(expression: Expr, tensors: Mapping[str, Any]) -> bool:
-    """Whether the expression is built from axis names, parameters and numbers alone."""
-    if isinstance(expression, Ref):
-        return expression.name not in tensors
-    if isinstance(expression, Number):
-        return True
-    return expression.name != "causal" and all(is_scalar(arg, tensors) for arg in expression.args)
-
-
-def _takes_scalars(expression: Op) -> list[bool]:
-    """For each operand of a function, whether it is a scalar."""
-    if expression.name in ("sqrt", "causal"):
-        return [True] * len(expression.args)
-    if expression.name in ("split", "repeat", "head"):
-        return [False, True]
-    return [False] * len(expression.args)
-
-
-def rank_of(expression: Expr, ranks: Mapping[str, int], scalars: set[str] | frozenset[str]) -> int:
-    """Number of declared axes of an expression (0 for a scalar); raises SpecError if ill-formed."""
-    if isinstance(expression, Ref):
-        if expression.name not in ranks and expression.name not in scalars:
-            raise SpecError(f"{expression.name} is used before it is defined")
-        return ranks.get(expression.name, 0)
-    if isinstance(expression, Number):
-        return 0
-    name, args = expression.name, [rank_of(arg, ranks, scalars) for arg in expression.args]
-    first = args[0]
-    if name in ("add", "subtract", "multiply"):
-        return max(args)
-    if name == "divide":
-        if args[1]:
-            raise SpecError("only a scalar may stand below the bar of /")
-        return first
-    if name == "negate":
-        return first
-    for position, (rank, scalar) in enumerate(zip(args, _takes_scalars(expression), strict=True)):
-        if scalar != (rank == 0):
-            wanted = "a scalar" if scalar else "a tensor"
-            raise SpecError(f"{name} takes {wanted} as operand {position + 1}")
-    if name == "sqrt":
-        return 0
-    if name == "causal":
-        return 2
-    if name == "conjunction":
-        return max(args)
-    if name in ("matmul", "transpose") and min(args) < 2:
-        raise SpecError(f"{name} needs operands with at least 2 declared axes")
-    if name in ("softmax", "sum"):
-        axis = expression.axis
-        if axis is None or not 0 <= axis < first:
-            raise SpecError(f"{name} over axis {axis} of a tensor with {first} declared axes")
-        if name == "softmax" and max(args) > first:
-            raise SpecError(f"a mask with {args[1]} declared axes for scores with {first}")
-    if name == "take" and first != 2:
-        raise SpecError(f"take needs a table with 2 declared axes, got {first}")
-    needed = {"split": 2, "merge": 3, "repeat": 3}.get(name, 0)
-    if first < needed:
-        raise SpecError(f"{name} needs at least {needed} declared axes, got {first}")
-    if name == "matmul":
-        return max(args)
-    if name == "split":
-        return first + 1
-    if name == "merge":
-        return first - 1
-    if name == "take":
-        return args[1] + 1
-    if name in ("sum_to", "scatter_add", "pad"):
-        return args[-1]
-    return first

@@ -8,29 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from qkvac.spec.attention import SPEC_VERSION
-from qkvac.spec.equations import (
-    Equation,
-    Expr,
-    Number,
-    Op,
-    Program,
-    Ref,
-    SpecError,
-    Tensor,
-)
-from qkvac.spec.notation import (
-    ATOM,
-    SYMBOLS,
-    UNARY,
-    decimal,
-    declaration,
-    expression,
-    plain,
-)
+from qkvac.spec.notation import declaration, expression, plain
+from qkvac.spec.operation import Medium
+from qkvac.spec.page import Page
 from qkvac.spec.profile import Profile
+from qkvac.spec.syntax import Equation, Expr, Number, Op, Program, Ref, SpecError, Tensor
 
 __all__ = [
     "declaration",
@@ -48,10 +33,23 @@ __all__ = [
 _GREEK: Final = {"Ω": r"\Omega"}
 
 
+class _Latex(Page):
+    medium: ClassVar[Medium] = "latex"
+
+    def name(self, name: str) -> str:
+        return _symbol(name)
+
+    def bracketed(self, inner: str) -> str:
+        return rf"\left({inner}\right)"
+
+
+_PAGE: Final = _Latex()
+
+
 def latex(program: Program) -> str:
     """An `aligned` block: each equation with the shape of its result."""
     rows = [
-        rf"{_symbol(e.target.name)} &= {_latex(e.expression)[0]} && \in {_space(e.target)}"
+        rf"{_symbol(e.target.name)} &= {_PAGE.of(e.expression)} && \in {_space(e.target)}"
         for e in program.equations
     ]
     given = ",\\; ".join(
@@ -75,45 +73,9 @@ def _symbol(name: str) -> str:
 
 
 def _space(tensor: Tensor) -> str:
-    sizes = r" \times ".join(_latex(axis)[0] for axis in tensor.axes)
+    sizes = r" \times ".join(_PAGE.of(axis) for axis in tensor.axes)
     spaces = {"real": r"\mathbb{R}", "mask": r"\{0, 1\}", "index": r"\mathbb{N}"}
     return f"{spaces[tensor.kind]}^{{{sizes}}}"
-
-
-def _latex(node: Expr) -> tuple[str, int]:
-    if isinstance(node, Ref):
-        return _symbol(node.name), ATOM
-    if isinstance(node, Number):
-        return decimal(node.value), ATOM
-    name, args = node.name, node.args
-    if name == "divide":
-        return rf"\frac{{{_latex(args[0])[0]}}}{{{_latex(args[1])[0]}}}", ATOM
-    if name in SYMBOLS:
-        level = SYMBOLS[name][1]
-        left, right = _latex_bracketed(args[0], level), _latex_bracketed(args[1], level + 1)
-        sign = {"matmul": r"\,", "multiply": r"\cdot", "conjunction": r"\wedge"}
-        return f"{left} {sign.get(name, SYMBOLS[name][0])} {right}", level
-    if name == "negate":
-        return f"-{_latex_bracketed(args[0], UNARY)}", UNARY
-    if name == "transpose":
-        return rf"{_latex_bracketed(args[0], ATOM)}^{{\top}}", ATOM
-    if name == "sqrt":
-        return rf"\sqrt{{{_latex(args[0])[0]}}}", ATOM
-    return _latex_call(node), ATOM
-
-
-def _latex_call(node: Op) -> str:
-    parts = [_latex(argument)[0] for argument in node.args]
-    if node.axis is None:
-        name = node.name.replace("_", r"\_")
-        return rf"\mathrm{{{name}}}({', '.join(parts)})"
-    kept = rf",\; {parts[1]}" if len(parts) > 1 else ""
-    return rf"\mathrm{{{node.name}}}_{{{node.axis}}}\left({parts[0]}{kept}\right)"
-
-
-def _latex_bracketed(node: Expr, level: int) -> str:
-    text, own = _latex(node)
-    return text if own >= level else rf"\left({text}\right)"
 
 
 # --- JSON ------------------------------------------------------------------------------------

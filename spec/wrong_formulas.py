@@ -136,7 +136,7 @@ SCORES: Final = (
 
 PROJECTIONS: Final = (
     *(
-        rule(f"{part}-unprojected", f"{part} X[:, :c], unprojected", part, "head(x.T, c).T")
+        rule(f"{part}-unprojected", f"{part} X[:, :c], unprojected", part, "first(x.T, c).T")
         for part in ("query", "key", "value")
     ),
     *(
@@ -179,11 +179,11 @@ CONTEXT: Final = (
     rule("context-of-scaled-scores", "scaled scores used for weights in C", "context", "Z @ v"),
     rule("context-of-keys", "A K for C", "context", "A @ k"),
     rule("context-of-queries", "A Q for C", "context", "A @ q"),
-    rule("context-of-tokens", "A X[:, :c] for C", "context", "A @ head(x.T, c).T"),
+    rule("context-of-tokens", "A X[:, :c] for C", "context", "A @ first(x.T, c).T"),
     rule("context-uniform", "the plain mean of V for C", "context", "softmax(S * 0, keys) @ v"),
     rule("context-summed", "row sums of A times V for C", "context", "sum(A, keys) * v"),
     rule(
-        "context-residual", "a residual connection, C + X[:, :c]", "context", "Y + head(x.T, c).T"
+        "context-residual", "a residual connection, C + X[:, :c]", "context", "Y + first(x.T, c).T"
     ),
     rule("context-plus-values", "V added to C", "context", "Y + v"),
     rule("context-plus-queries", "Q added to C", "context", "Y + q"),

@@ -126,12 +126,12 @@ HEADS: Final = (
 )
 
 OUTPUT: Final = (
-    rule("output-unprojected", "merged heads, unprojected, for Y", "output", "head(z.T, y).T"),
+    rule("output-unprojected", "merged heads, unprojected, for Y", "output", "first(z.T, y).T"),
     rule(
         *("output-weights-transposed", "the transposed output weights", "output", "z @ o.T"),
         "lablup/mlxcel#926",
     ),
-    rule("output-residual", "a residual connection, Y + X", "output", "Y + head(x.T, y).T"),
+    rule("output-residual", "a residual connection, Y + X", "output", "Y + first(x.T, y).T"),
     rule(
         *("output-of-first-head", "the first head alone for Y", "output"),
         "merge(only_first_head(split(z, H))) @ o",

@@ -32,15 +32,15 @@ BIASES: Final = (
 )
 
 POSITIONS: Final = (
-    rule("positions-from-1", "positions counted from 1", "lookup", "l + head(next_row(p), n)"),
+    rule("positions-from-1", "positions counted from 1", "lookup", "l + first(next_row(p), n)"),
     rule(
         *("positions-from-last", "positions that start with the last", "lookup"),
-        "l + head(previous_row(p), n)",
+        "l + first(previous_row(p), n)",
     ),
     rule("positions-reversed", "positions in reversed order", "lookup", "l + reversed_rows(r)"),
     rule(
         *("positions-from-end", "the last n positions instead of the first", "lookup"),
-        "l + reversed_rows(head(reversed_rows(p), n))",
+        "l + reversed_rows(first(reversed_rows(p), n))",
     ),
     rule("position-of-first-token", "position 0 for all tokens", "lookup", "l + first_row(r)"),
     rule("position-by-token", "the position of the token's number", "lookup", "l + cyclic(p, i)"),
@@ -77,7 +77,7 @@ TOKENS: Final = (
         "tables-swapped",
         "tokens and positions taken from each other's table",
         "lookup",
-        "cyclic(p, i) + head(E, n)",
+        "cyclic(p, i) + first(E, n)",
     ),
     rule(
         *("first-sample-tokens", "the first sample's tokens for all", "lookup"),

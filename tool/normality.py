@@ -124,6 +124,16 @@ class Granules(Rearrangements):
         """Scores enter a softmax only, which sees no subnormal; what matters is their size."""
         return Grained(x.value * float(s), x.granule * abs(float(s)))
 
+    def shift(self, x: Grained, s: Scalar) -> Grained:
+        """A number is known exactly, but not by what power of two every rounding of it divides."""
+        number = float(s)
+        return self._seen(Grained(x.value + number, min(x.granule, self._rounded_unit(number))))
+
+    def _rounded_unit(self, number: float) -> float:
+        """The last place of a number that is rounded to the format."""
+        last = math.frexp(number)[1] - self._form.precision
+        return math.inf if number == 0 else max(2.0**last, self._form.smallest)
+
     def softmax(self, x: Grained, axis: int, where: Array | None) -> Grained:
         """No weight is smaller than e to the row's spread over the number of keys, but by a half.
 

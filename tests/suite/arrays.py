@@ -82,7 +82,7 @@ class Arrays(Masks):
     def take(self, table: Array, index: Array) -> Array:
         return np.asarray(table[index])
 
-    def head(self, x: Array, n: int, axis: int) -> Array:
+    def first(self, x: Array, n: int, axis: int) -> Array:
         return np.take(x, np.arange(n), axis=axis)
 
     def scatter_add(self, x: Array, index: Array, like: Array) -> Array:

@@ -117,7 +117,7 @@ class Multiprecision(Masks):
         rows = [table[i] for i in index.ravel()]
         return np.array(rows, dtype=object).reshape(*index.shape, table.shape[-1])
 
-    def head(self, x: Any, n: int, axis: int) -> Any:
+    def first(self, x: Any, n: int, axis: int) -> Any:
         return np.take(x, range(n), axis=axis)
 
     def lift(self, x: Any, axis: int, count: int) -> Any:

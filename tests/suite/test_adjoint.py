@@ -136,6 +136,12 @@ class Tangents(Rearrangements):
     def scale(self, x: Pair, s: Scalar) -> Pair:
         return Pair(self.balls.scale(x.value, s), self.balls.scale(x.tangent, s))
 
+    def negate(self, x: Pair) -> Pair:
+        return Pair(self.balls.negate(x.value), self.balls.negate(x.tangent))
+
+    def shift(self, x: Pair, s: Scalar) -> Pair:
+        return Pair(self.balls.shift(x.value, s), x.tangent)
+
     def softmax(self, x: Pair, axis: int, where: Array | None) -> Pair:
         """The quotient rule for e^x over its sum, entry by entry."""
         assert axis == -1

@@ -67,7 +67,7 @@ OTHER_TEXTS = {
         E[t, d]
         tokens[n]
         P[p, d]
-        G[n, d] = take(E, tokens) + head(P, n) * X
+        G[n, d] = take(E, tokens) + first(P, n) * X
         db[d] = sum_to(G * X, b)
         dE[t, d] = scatter_add(G, tokens, E)
         dP[p, d] = pad(G, P)

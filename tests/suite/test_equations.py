@@ -298,13 +298,13 @@ def test_axes_reach_the_algebra_counted_from_the_end() -> None:
             self.seen += (axis,)
             return super().softmax(x, axis, where)
 
-        def head(self, x: np.ndarray, n: int, axis: int) -> np.ndarray:
+        def first(self, x: np.ndarray, n: int, axis: int) -> np.ndarray:
             self.seen += (axis,)
-            return super().head(x, n, axis)
+            return super().first(x, n, axis)
 
     algebra = Axes()
     text = (
-        "X[n, m]\nA[n, m] = softmax(X, axis=0)\nB[n, m] = softmax(X, axis=1)\nH[k, m] = head(X, k)"
+        "X[n, m]\nA[n, m] = softmax(X, axis=0)\nB[n, m] = softmax(X, axis=1)\nH[k, m] = first(X, k)"
     )
     evaluate(parse(text), algebra, {"X": np.ones((5, 3, 4))}, {"n": 3, "m": 4, "k": 2})
     assert algebra.seen == (-2, -1, -2)
@@ -409,7 +409,7 @@ def test_scatter_add_is_the_adjoint_of_take() -> None:
 def test_pad_is_the_adjoint_of_head() -> None:
     draw = np.random.default_rng(4)
     P, G = draw.normal(size=(5, 2)), draw.normal(size=(3, 2))
-    first = run("P[p, d]\nn\nX[n, d] = head(P, n)", {"n": 3}, P=P)
+    first = run("P[p, d]\nn\nX[n, d] = first(P, n)", {"n": 3}, P=P)
     padded = run("G[n, d]\nP[p, d]\nD[p, d] = pad(G, P)", {}, G=G, P=P)
     assert padded.shape == P.shape
     np.testing.assert_allclose((first * G).sum(), (P * padded).sum(), rtol=1e-13)

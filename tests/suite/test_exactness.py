@@ -207,7 +207,7 @@ def test_the_rest_of_the_grammar() -> None:
         ("X + 1.5", np.array(x) + 1.5),
         ("sum(X, axis=1) * X", np.sum(x, 1, keepdims=True) * np.array(x)),
         ("merge(split(X, 2))", np.array(x)),
-        ("head(X, n)", np.array(x)),
+        ("first(X, n)", np.array(x)),
     ):
         found = of(f"X[n, d]\nY[n, d] = {right}", X=x)
         assert found.holds.all(), right

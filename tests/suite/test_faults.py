@@ -17,7 +17,7 @@ from qkvac.spec.equations import parse
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.faulty import FaultyShapes
 from qkvac.spec.mistakes import MISTAKES
-from qkvac.spec.parsing import FUNCTIONS
+from qkvac.spec.operations import OPERATIONS
 from qkvac.spec.registry import forward_profiles, gradient_profiles
 from qkvac.spec.rewriting import Rewrite, Roles, derived, operations, rewritten
 from qkvac.spec.syntax import SpecError
@@ -89,7 +89,7 @@ EQUATIONS = {
         "scale-1/c": "A[n, n] = softmax(Ω * (1 / sqrt(c)) * (1 / sqrt(c)), axis=1)",
         "context-of-transposed-weights": "C[n, c] = A.T @ V",
         "query-key-swapped": "K[n, c] = X @ Wq",
-        "value-unprojected": "V[n, c] = head(X.T, c).T",
+        "value-unprojected": "V[n, c] = first(X.T, c).T",
     },
     ("causal_attention", "plain"): {
         "mask-leaking": f"{SOFTMAX}1, where=leak(causal(n, n)))",
@@ -118,7 +118,7 @@ EQUATIONS = {
     },
     ("embedding", "plain"): {
         "no-bias": "X[n, d] = take(E, tokens)",
-        "positions-from-1": "X[n, d] = take(E, tokens) + head(next_row(P), n)",
+        "positions-from-1": "X[n, d] = take(E, tokens) + first(next_row(P), n)",
     },
     ("dot_product_attention", "plain"): {"scores-transposed": "Ω[n, n] = (X @ X.T).T"},
 }
@@ -148,7 +148,7 @@ def test_a_rule_without_a_place_does_not_apply() -> None:
 
 def test_the_grammar_stays_closed() -> None:
     """What only faulty equations use is no word of a spec text."""
-    assert not MISTAKES.keys() & FUNCTIONS.keys()
+    assert not MISTAKES.keys() & OPERATIONS.keys()
     used = set[str]()
     for fault in FAULTS.values():
         for profile in (gradient_profiles() if fault.of_gradients else forward_profiles()).values():
