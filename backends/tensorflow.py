@@ -22,14 +22,27 @@ from qkvac.backends.adapter import (
     require,
     threads,
 )
+from qkvac.backends.processor import architecture, cpu_features
 from qkvac.backends.tensorflow_gradients import with_gradients
 from qkvac.backends.tensorflow_profiles import FUNCTIONS as FORWARD
 
 FUNCTIONS: Final[Functions] = with_gradients(FORWARD)
 
+
+def truncates() -> bool:
+    """Whether products of bfloat16 are cut off here.
+
+    oneDNN has kernels that round where the processor has AVX-512. Elsewhere, and without oneDNN,
+    TensorFlow multiplies in float32 and drops the lower half of every result.
+    """
+    held_back = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower() in ("0", "false")
+    return architecture() == "X86_64" and (held_back or "AVX512F" not in cpu_features())
+
+
 ARITHMETIC: Final[dict[str, Any]] = {
     "softmax": "shifted, divided",
     "flushes": True,
+    "bfloat16": {"cpu": {"truncates": truncates()}},
     # The normal range of float32, in which float16 is computed, holds its subnormals.
     "float16": {"flushes": False},
     # Accelerators are not measured: no bits are promised of their softmax.
@@ -51,7 +64,11 @@ QKVAC: Final[dict[str, Any]] = {
     "profiles": tuple(FUNCTIONS),
     "supports": "all",
     "deterministic": True,
-    "arithmetic": {**ARITHMETIC, "float32": {"tf32": {"operands": "tfloat32"}}},
+    "arithmetic": {
+        **ARITHMETIC,
+        "bfloat16": {**ARITHMETIC["bfloat16"], "xla": {"cpu": {"truncates": False}}},
+        "float32": {"tf32": {"operands": "tfloat32"}},
+    },
 }
 
 

@@ -243,6 +243,8 @@ class Arithmetic:
     """Whether subnormal inputs and results may be replaced by 0."""
     blocks: int = 0
     """Block size along keys of an online softmax; 0 is unblocked."""
+    truncates: bool = False
+    """Whether results are cut off to the format that they are stored in, not rounded to nearest."""
 
     def __post_init__(self) -> None:
         for name in ("storage", "operands", "accumulation", "elementwise", "scores"):
@@ -277,8 +279,13 @@ class Arithmetic:
 
     @property
     def u_s(self) -> float:
-        """Unit roundoff of the storage format."""
-        return FORMATS[self.storage].unit
+        """Unit roundoff of storing a result; twice that of the format where it is cut off."""
+        return self._stored(self.storage)
+
+    @property
+    def u_h(self) -> float:
+        """Unit roundoff with which scores are held."""
+        return self._stored(self.scores)
 
     @property
     def u_o(self) -> float:
@@ -305,6 +312,10 @@ class Arithmetic:
     def floor_a(self) -> float:
         """λ of accumulation."""
         return self._floor(self.accumulation)
+
+    def _stored(self, name: str) -> float:
+        unit = FORMATS[name].unit
+        return 2 * unit if self.truncates else unit
 
     def _floor(self, name: str) -> float:
         return FORMATS[name].tiny if self.flushes else FORMATS[name].smallest

@@ -141,6 +141,7 @@ class Exactly(Rearrangements):
         names = ("storage", "operands", "accumulation", "scores")
         formats = [FORMATS[getattr(arithmetic, name)] for name in names]
         self.storage = FORMATS[arithmetic.storage]
+        self.truncates = arithmetic.truncates
         self.operands = FORMATS[arithmetic.operands]
         self.softmax_formats = [*formats, FORMATS[arithmetic.elementwise]]
         self.precision = min(f.precision for f in formats)
@@ -315,7 +316,7 @@ class Exactly(Rearrangements):
         The factor, common to the row, is off by 2u; each scaled score is rounded at most twice
         (multiplied, stored), and so is their difference once.
         """
-        u = max(f.unit for f in self.softmax_formats)
+        u = max(f.unit for f in self.softmax_formats) * (2 if self.truncates else 1)
         rounded = 2 * u * (np.abs(top) + np.where(np.isfinite(scaled), np.abs(scaled), 0.0))
         return np.asarray((top - scaled) * (1 - 3 * u) - rounded)
 
@@ -330,8 +331,8 @@ class Exactly(Rearrangements):
         return np.asarray(np.all(~tied | (scores.magnitude == 0), axis, keepdims=True))
 
     def reciprocal(self, m: int) -> float:
-        """1/m in the storage format; NaN where rounding through a wider format would change it."""
-        if m == 0:
+        """1/m in the storage format; NaN where another way to round or to cut it off gives more."""
+        if m == 0 or (self.truncates and m & (m - 1)):
             return np.nan
         wide = [f for f in FORMATS.values() if f.precision >= self.storage.precision]
         direct = _rounded(Fraction(1, m), self.storage)

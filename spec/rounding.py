@@ -101,8 +101,8 @@ class Rounding(Rearrangements):
         a = self.arithmetic = arithmetic
         formats = [FORMATS[f] for f in (a.storage, a.accumulation, a.elementwise, a.scores)]
         used = [*formats, FORMATS[a.operands]] if a.u_o else formats
-        self.u_held = max(FORMATS[a.scores].unit, a.u_e)
-        self.u_scale = max(f.unit for f in formats)
+        self.u_held = max(a.u_h, a.u_e)
+        self.u_scale = max(a.u_s, a.u_h, a.u_a, a.u_e)
         self.product = compound(a.u_a, a.u_o, a.u_o)
         self.floor = max(f.tiny if a.flushes else f.smallest for f in used)
         operands = FORMATS[a.operands]

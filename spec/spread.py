@@ -77,7 +77,7 @@ class Spread(Rearrangements):
     ) -> None:
         super().__init__(conventions)
         self.arithmetic = arithmetic
-        self.u_held = max(FORMATS[arithmetic.scores].unit, arithmetic.u_e)
+        self.u_held = max(arithmetic.u_h, arithmetic.u_e)
         self.u_scale = max(arithmetic.u_s, self.u_held)
         self.sigma: dict[str, Array] = {}
 

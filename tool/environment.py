@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from qkvac.backends.processor import architecture, cpu_features
 from qkvac.roster import Entry
 from qkvac.selection import Options
 
@@ -53,27 +54,9 @@ NAMED_LATER: Final = frozenset(
 
 
 @cache
-def cpu_features() -> frozenset[str]:
-    """Features of the CPU that NumPy knows of, in its spelling: AVX2, AVX512F, …"""
-    try:
-        from numpy._core._multiarray_umath import __cpu_features__ as features
-    except ImportError:  # NumPy 1
-        from numpy.core._multiarray_umath import (  # type: ignore[no-redef]
-            __cpu_features__ as features,
-        )
-    return frozenset(name for name, present in features.items() if present)
-
-
-ARCHITECTURES: Final = {"AMD64": "X86_64", "ARM64": "AARCH64"}
-"""Other names of architectures, on Windows and macOS."""
-
-
-@cache
 def processor() -> frozenset[str]:
     """What can be said of the processor in a word, in capitals: features, architecture, maker."""
-    machine = platform.machine().upper()
-    words = {ARCHITECTURES.get(machine, machine), _of_cpu("vendor_id").upper()}
-    return cpu_features() | (words - {""})
+    return cpu_features() | ({architecture(), _of_cpu("vendor_id").upper()} - {""})
 
 
 def describe(entries: Iterable[Entry], options: Options) -> dict[str, Any]:

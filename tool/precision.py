@@ -30,6 +30,8 @@ PLACES: Final = {
 
 FLUSHED: Final = "arithmetic that flushes subnormals to 0 (`flushes = true` declares it)"
 
+TRUNCATED: Final = "results cut off and not rounded (`truncates = true` declares it)"
+
 PATIENCE: Final = 5.0
 UNNOTICED: Final = 2
 """Bits that may be lost without mention: an estimate is no better than that."""
@@ -78,6 +80,9 @@ def models(declared: Arithmetic) -> Iterator[tuple[str, Arithmetic]]:
     if not declared.flushes:
         yield FLUSHED, replace(declared, flushes=True)
     precision = FORMATS[declared.storage].precision
+    # Cut off is what was held in a wider format.
+    if not declared.truncates and precision < FORMATS[declared.accumulation].precision:
+        yield TRUNCATED, replace(declared, truncates=True)
     coarser = [f for f in FORMATS.values() if f.precision < precision]
     for form in sorted(coarser, key=lambda f: (-f.precision, f.name != "tfloat32")):
         name = NAMES.get(form.name, form.name)

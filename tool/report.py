@@ -203,7 +203,8 @@ class Report:
         """Whether a subject that passed declares coarser formats than its dtype has by default."""
         passed = {(r.cell.subject, r.cell.dtype) for r in self.results if r.decisive}
         return any(
-            FORMATS[getattr(entry.arithmetic(dtype), field)].precision
+            entry.arithmetic(dtype).truncates
+            or FORMATS[getattr(entry.arithmetic(dtype), field)].precision
             < FORMATS[getattr(Arithmetic.for_dtype(dtype), field)].precision
             for entry in self.roster.entries
             for dtype in entry.dtypes

@@ -99,6 +99,8 @@ def model_words(model: Arithmetic, dtype: str) -> str:
         parts.append(f"multiplies {model.operands}")
     if model.flushes:
         parts.append("flushes subnormals")
+    if model.truncates:
+        parts.append("cuts results off")
     if model.blocks:
         parts.append(f"blocks of {model.blocks} keys")
     parts.append(f"softmax {model.softmax or 'undeclared'}")

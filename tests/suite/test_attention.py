@@ -305,6 +305,12 @@ def test_the_roundoffs_and_floors_are_those_of_the_formats() -> None:
     assert (flushing.floor, flushing.floor_a) == (2.0**-14, 2.0**-126)
 
 
+def test_a_result_that_is_cut_off_is_twice_as_far_off() -> None:
+    model = Arithmetic.for_dtype("bfloat16", {"truncates": True})
+    assert (model.u_s, model.u_h) == (2.0**-7, 2.0**-7)
+    assert (model.u_a, model.u_o) == (2.0**-24, 0)
+
+
 def test_finer_operands_are_used_as_stored() -> None:
     assert Arithmetic("float16", "float32", "float32", "float16", "float16").u_o == 0
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import qkvac.backends
+from qkvac.backends import tensorflow
 from qkvac.backends.adapter import DeviceError, ModeError, UnavailableError
 from qkvac.declaration import parse
 from qkvac.packages import FRAMEWORKS
@@ -292,6 +293,43 @@ def test_products_accumulate_in_float32(name: str, mode: str, dtype: str) -> Non
     total = float(X[0, 0]) + WIDTH - 1
     outputs = inside(name, attention, name, mode, [X, Wq, 0 * Wk, Wv])
     assert_bits(outputs, {"Q": np.full((TOKENS, CHANNELS), total)}, dtype)
+
+
+@EVERY_MODE
+def test_products_are_cut_off_where_that_is_declared(name: str, mode: str) -> None:
+    """1 + 1.5·2⁻⁸ lies between 1 and 1 + 2⁻⁷, nearer to the latter."""
+    needs(name, mode)
+    declared = parse(DECLARATIONS[name]).arithmetic("bfloat16", mode, "cpu").get("truncates", False)
+    X, Wq, Wk, Wv = whole("bfloat16")
+    X[:], Wq[:] = 0, 0
+    X[:, :2], Wq[0], Wq[1] = 1, 1, 1.5 * 2.0**-8
+    outputs = inside(name, attention, name, mode, [X, Wq, 0 * Wk, Wv])
+    expected = 1.0 if declared else 1 + 2.0**-7
+    assert_bits(outputs, {"Q": np.full((TOKENS, CHANNELS), expected)}, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "onednn", "cut"),
+    [
+        ("X86_64", {"AVX2"}, None, True),
+        ("X86_64", {"AVX2", "AVX512F"}, None, False),
+        ("X86_64", {"AVX2", "AVX512F"}, "0", True),
+        ("AARCH64", {"NEON"}, None, False),
+    ],
+)
+def test_the_processor_decides_whether_tensorflow_cuts_off(
+    machine: str,
+    features: set[str],
+    onednn: str | None,
+    cut: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tensorflow, "architecture", lambda: machine)
+    monkeypatch.setattr(tensorflow, "cpu_features", lambda: frozenset(features))
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    if onednn is not None:
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
+    assert tensorflow.truncates() == cut
 
 
 def forms(weights: Array, ties: int) -> set[str]:

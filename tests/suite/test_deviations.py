@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from qkvac.api import check
+from qkvac.backends.processor import cpu_features
 from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.checks import CHECKS
 from qkvac.deviations import Deviation, Deviations, read
-from qkvac.environment import NAMED_LATER, cpu_features, processor
+from qkvac.environment import NAMED_LATER, processor
 from qkvac.packages import OWN
 from qkvac.registry import backend
 from qkvac.roster import Entry, survey

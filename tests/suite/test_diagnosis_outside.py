@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -163,6 +164,19 @@ def test_flushed_subnormals_are_told_from_poor_precision() -> None:
 
     found = samples(function, cases=[c for c in examined() if c.family == "hotter"])
     assert precision.resembling(found) == precision.FLUSHED
+
+
+def test_results_that_are_cut_off_are_told_from_poor_precision() -> None:
+    def function(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        wide = {name: x.astype(np.float32) for name, x in inputs.items()}
+        found = dict[str, Array]()
+        for name, factors in (("Q", "Wq"), ("K", "Wk"), ("V", "Wv")):
+            bits = (wide["X"] @ wide[factors]).view(np.uint32) & 0xFFFF0000
+            found[name] = bits.view(np.float32).astype(ml_dtypes.bfloat16)
+        return found
+
+    found = samples(function, dtype="bfloat16", reported=("Q", "K", "V"))
+    assert precision.resembling(found) == precision.TRUNCATED
 
 
 def _result(quantity: str, bits: float | None, resembles: str | None = None) -> Result:

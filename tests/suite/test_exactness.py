@@ -17,7 +17,7 @@ from qkvac.spec import enclosure
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.equations import SpecError, parse
-from qkvac.spec.exactness import Exactness, exact, prove
+from qkvac.spec.exactness import Exactly, Exactness, exact, prove
 from qkvac.spec.registry import forward_profiles
 
 PROGRAM = forward_profiles()["attention"].program()
@@ -172,6 +172,12 @@ def test_subnormal_results_are_exact_unless_flushed() -> None:
     # A single term is never smaller than itself; a sum may pass through its unit.
     assert product([1.25 * 2.0**-13], [1], "float16", flushes=True)
     assert not product([1.25 * 2.0**-13, 2.0**-13], [1, 1], "float16", flushes=True)
+
+
+@pytest.mark.parametrize(("truncates", "third"), [(False, np.float32(1 / 3)), (True, np.nan)])
+def test_weights_that_are_cut_off_are_exact_where_nothing_is(truncates: bool, third: float) -> None:
+    algebra = Exactly(Arithmetic.for_dtype("float32", {"truncates": truncates}))
+    np.testing.assert_array_equal([algebra.reciprocal(m) for m in (2, 4, 3)], [0.5, 0.25, third])
 
 
 def test_the_coarsest_declared_format_decides() -> None:

@@ -197,6 +197,20 @@ def test_flushed_subnormals_must_be_declared(flushes: bool) -> None:
     assert (ratio(np.abs(computed - exact), limits) <= 1) == flushes
 
 
+@pytest.mark.parametrize("truncates", [False, True])
+def test_results_that_are_cut_off_must_be_declared(truncates: bool) -> None:
+    rng = np.random.default_rng(5)
+    x, w = (rng.standard_normal(shape).astype(dtype("bfloat16")) for shape in ((40, 6), (6, 40)))
+    wide = x.astype(np.float32) @ w.astype(np.float32)
+    computed = (wide.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    declared = Arithmetic.for_dtype("bfloat16", {"truncates": truncates})
+    limits = bounds(PRODUCT, {"X": x, "W": w}, {"n": 40, "k": 6, "m": 40}, declared)["Y"]
+    found = ratio(np.abs(computed - exact), limits)
+    assert (found <= 1) == truncates
+    assert found > 0.9
+
+
 def test_a_scaled_query_may_underflow() -> None:
     """In float16, small queries lose bits to the scale that the scores alone would keep."""
     kind, rng = dtype("float16"), np.random.default_rng(1)

@@ -80,6 +80,8 @@ def words(model: Arithmetic, dtype: str) -> str:
     ]
     if model.flushes:
         parts.append("subnormals flushed")
+    if model.truncates:
+        parts.append("results cut off")
     if model.blocks:
         parts.append(f"blocks of {model.blocks} keys")
     return "; ".join([*parts, f"softmax {model.softmax or 'undeclared'}"])
