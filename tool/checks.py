@@ -60,6 +60,8 @@ class Check:
 
     run: Callable[[Visit], Finding]
     suits: Suits
+    by_entry: bool = False
+    """Whether entries are compared one by one, which takes quantities of the declared shapes."""
 
 
 def names(entry: Entry, dtype: str, case: Case) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ def _names(kind: Kind, dtype: str, case: Case) -> tuple[str, ...]:
 def finding(name: str, visit: Visit) -> Finding:
     """What a check makes of an answer; a further call without an answer decides it."""
     check = CHECKS[name]
-    if check.run.__module__ == metamorphic.__name__ and (quantity := visit.misshapen):
+    if check.by_entry and (quantity := visit.misshapen):
         return failed(f"{quantity} has another shape than declared")
     try:
         return check.run(visit)
@@ -282,16 +284,22 @@ CHECKS: Final[Mapping[str, Check]] = {
     "unchanged": Check(protocol_checks.unchanged, _unchanged_suits),
     "repeat": Check(protocol_checks.repeat, _repeat_suits),
     "state": Check(protocol_checks.state, _is_main),
-    "scaling": Check(metamorphic.scaling, _scaling_suits("scaling")),
-    "signs": Check(metamorphic.signs, _scaling_suits("signs")),
-    "future": Check(metamorphic.future, _one_of_each_variant(_shows_the_future)),
-    "first-row": Check(metamorphic.first_row, _one_of_each_variant(_shows_the_first)),
-    "own-row": Check(metamorphic.own_row, _one_of_each_variant(_has_queries)),
-    "batch": Check(metamorphic.batch, _one_of_each_variant(_is_batched)),
-    "sensitivity": Check(metamorphic.sensitivity, _one_of_each_variant(_feels_all_inputs)),
-    "permutation": Check(metamorphic.permutation, _one(_can_be_permuted)),
-    "samples": Check(metamorphic.samples, _uncompiled(_one(_is_unmasked_batch))),
-    "mask-forms": Check(metamorphic.mask_forms, _masked(_one_of_each_variant(_takes_masks))),
+    "scaling": Check(metamorphic.scaling, _scaling_suits("scaling"), by_entry=True),
+    "signs": Check(metamorphic.signs, _scaling_suits("signs"), by_entry=True),
+    "future": Check(metamorphic.future, _one_of_each_variant(_shows_the_future), by_entry=True),
+    "first-row": Check(
+        metamorphic.first_row, _one_of_each_variant(_shows_the_first), by_entry=True
+    ),
+    "own-row": Check(metamorphic.own_row, _one_of_each_variant(_has_queries), by_entry=True),
+    "batch": Check(metamorphic.batch, _one_of_each_variant(_is_batched), by_entry=True),
+    "sensitivity": Check(
+        metamorphic.sensitivity, _one_of_each_variant(_feels_all_inputs), by_entry=True
+    ),
+    "permutation": Check(metamorphic.permutation, _one(_can_be_permuted), by_entry=True),
+    "samples": Check(metamorphic.samples, _uncompiled(_one(_is_unmasked_batch)), by_entry=True),
+    "mask-forms": Check(
+        metamorphic.mask_forms, _masked(_one_of_each_variant(_takes_masks)), by_entry=True
+    ),
     "subsets": Check(gradient_checks.subsets, _subsets_suit),
     "environment": Check(protocol_checks.environment, _environment_suits),
     "budget": Check(protocol_checks.budget, _on_adapter),

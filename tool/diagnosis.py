@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, permutations, product
 from typing import Final
 
+from qkvac.attempts import attempt
 from qkvac.samples import Examined, Sample
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.rewriting import Rewrite, rewritten
-from qkvac.spec.syntax import Program, SpecError
+from qkvac.spec.syntax import Program
 
 PATIENCE: Final = 8.0
 """Seconds that a diagnosis may take."""
@@ -123,7 +123,7 @@ def _explained(make: Maker, answers: Sequence[Examined], deadline: float) -> flo
         left = None
         if time.monotonic() < deadline:
             # What cannot be made of these equations, or computed for these sizes, explains nothing.
-            with suppress(Exception):
+            with attempt(f"a candidate for {answer.sample.case.id}"):
                 left = answer.left(make(answer.program))
         if left is None:
             return None
@@ -150,7 +150,7 @@ def _together(
         if time.monotonic() > deadline:
             return
         possible = False
-        with suppress(Exception):
+        with attempt(" and ".join(fault.name for fault in chosen)):
             candidate = make(program)
             fits = not first.complete or wrong <= first.changed(candidate)
             possible = fits and first.plausible(candidate)
@@ -202,14 +202,14 @@ def _by_result(
 
 def _changed(answer: Examined, candidate: Program) -> frozenset[str]:
     """Which quantities a candidate changes; none where it cannot be computed for the answer."""
-    with suppress(Exception):
+    with attempt(f"what changes for {answer.sample.case.id}"):
         return frozenset(answer.changed(candidate))
     return frozenset()
 
 
 def _has_place(fault: Fault, program: Program) -> bool:
     """Whether a fault makes a program of these equations; a rule may be at odds with a text."""
-    with suppress(SpecError):
+    with attempt(f"{fault.name} of other equations"):
         return fault.program(program) is not None
     return False
 

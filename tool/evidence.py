@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from qkvac import diagnosis, fresh, invariants, precision, symmetries
+from qkvac.attempts import LOG
 from qkvac.cells import Result, Status
 from qkvac.diagnosis import ENTRIES
 from qkvac.plan import Job
@@ -128,7 +129,8 @@ class Evidence:
                 stated = precision.stated(samples, group)
                 try:
                     text = explain(samples, checks, patience, stated, ask)
-                except Exception as error:  # strange answers cost a diagnosis, not the results
+                except Exception as error:  # it costs a diagnosis, not the results
+                    LOG.error("the diagnosis of %s failed", key[0], exc_info=True)
                     text = f"there is no diagnosis: {type(error).__name__}: {error}"
                 texts |= dict.fromkeys((result.cell.id for result in values), text)
         return [self._completed(result, texts.get(result.cell.id)) for result in results]

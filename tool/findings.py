@@ -35,6 +35,8 @@ class Finding:
     status: str
     reason: str | None = None
     clause: str | None = None
+    different: tuple[str, ...] = ()
+    """Quantities whose bits differ from another answer's, though they may."""
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,8 @@ def mask_forms(visit: Visit) -> Finding:
         finding = alike(visit, other, bounds, what)
         if finding.status != Status.PASSED:
             return finding
-        different += [f"{finding.reason} with {what}"] if "differ" in (finding.reason or "") else []
+        if finding.different:
+            different.append(f"{finding.reason} with {what}")
     return Finding(Status.PASSED, "; ".join(different) or EQUAL)
 
 
@@ -329,7 +330,8 @@ def alike(
             return failed(f"with {what}, {name} differs by more than rounding allows")
     if not different:
         return Finding(Status.PASSED, EQUAL)
-    return Finding(Status.PASSED, f"bits differ in {listed(different)}, as allowed")
+    reason = f"bits differ in {listed(different)}, as allowed"
+    return Finding(Status.PASSED, reason, different=tuple(different))
 
 
 def within(first: Array, second: Array, room: Array) -> bool:

@@ -7,13 +7,13 @@ inputs where the port reports none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
+from qkvac.attempts import IMPOSSIBLE, attempt
 from qkvac.differences import Difference, difference
 from qkvac.spec import faulty, rounding
 from qkvac.spec.attention import Arithmetic
@@ -34,8 +34,6 @@ APART: Final = 0.5
 """As `GLANCE`, for single candidates in formats of any precision."""
 REACH: Final = 64.0
 """And further off than so many rounding bounds of the declared equations."""
-_IMPOSSIBLE: Final = (ValueError, ZeroDivisionError, IndexError)
-"""What a faulty program raises for shapes that it cannot be computed for."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class Examined:
         """Quantities that a candidate reproduces, others aside."""
         found = set[str]()
         for name in self.affected(candidate).intersection(self.reported):
-            with suppress(Exception):
+            with attempt(f"{name} of a candidate for {self.sample.case.id}"):
                 difference = self.compare(candidate, name)
                 if difference is not None and difference.within:
                     found.add(name)
@@ -131,7 +129,7 @@ class Examined:
         for considered in (part,) if part == whole else (part, whole):
             try:
                 computed = self._computed(considered, candidate, "float64")[name]
-            except _IMPOSSIBLE:
+            except IMPOSSIBLE:
                 return False
             value = self.sample.outputs[name].astype(np.float64)
             expected = _shaped(computed, value)
@@ -208,7 +206,7 @@ class Examined:
         sample, value = self.sample, self.sample.outputs[name]
         given = [tensor.name for tensor in part.inputs if tensor.name not in self.inputs]
         sizes = derived(self.program, candidate, sample.case.bindings)
-        try:
+        with attempt(f"{name} of a candidate for {sample.case.id}"):
             computed = self._computed(part, candidate, sample.dtype if poor else "float64")
             expected = _shaped(computed[name].astype(np.float64), value)
             if expected is None:
@@ -218,9 +216,8 @@ class Examined:
                 return Difference(np.full(value.shape, far), np.zeros(value.shape))
             limit = self._limit(part, self._operands(part), sizes, name, given, poor)
             limit = limit.reshape(value.shape)
-        except Exception:  # what cannot be evaluated for these operands explains nothing
-            return None
-        return difference(value.astype(np.float64), expected, limit, sample.dtype)
+            return difference(value.astype(np.float64), expected, limit, sample.dtype)
+        return None
 
     def _operands(self, part: Program) -> dict[str, Any]:
         outputs = self.sample.outputs

@@ -6,7 +6,9 @@ The suite's own tests compare with independent libraries and generate inputs; th
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,6 +25,14 @@ if find_spec("hypothesis"):
     settings.load_profile("repeatable")
 
 IMPORT = re.compile(rf"^(?:import|from) (?:{'|'.join(LIBRARIES)})\b", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def _no_mistake_is_hidden(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What costs users a line of the log, a diagnosis that goes wrong, costs us the test."""
+    yield
+    found = [r for r in caplog.get_records("call") if r.name.startswith("qkvac")]
+    assert not [r.getMessage() for r in found if r.levelno >= logging.ERROR]
 
 
 def pytest_report_header() -> list[str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from qkvac import diagnosis
 from qkvac.diagnosis import diagnose
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.faulty import compute
 from qkvac.spec.rewriting import rewritten
+from qkvac.spec.syntax import Program
 from qkvac.tests.suite.bench import fault_bench, sizes_in
 from qkvac.tests.suite.diagnosing import ATTENTION, UNSEEN, Array, named, samples
 from qkvac.tests.suite.kill_matrix import demonstrable
@@ -79,6 +83,39 @@ def test_the_sentence_says_what_the_result_equals() -> None:
     function = fault_bench(FAULTS["scale-1/√d"]).function
     found = diagnose(samples(function))
     assert str(found) == "C equals the result with the scale 1/√d instead of 1/√c"
+
+
+# --- candidates that cannot be evaluated -----------------------------------------------------
+
+
+def _broken(error: type[Exception]) -> Fault:
+    """A fault of which no equations can be made."""
+
+    class Broken(Fault):
+        def program(self, declared: Program) -> Program | None:
+            # The catalogue is asked first whether it has a place; that is not what breaks.
+            if inspect.stack()[1].function == "_of":
+                raise error("no such row")
+            return declared
+
+    return Broken("broken", "formula", "nothing at all", FAULTS["no-scale"].rules)
+
+
+def test_a_candidate_that_cannot_be_evaluated_explains_nothing_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = samples(fault_bench(FAULTS["scale-1/√d"]).function)
+    monkeypatch.setattr(diagnosis, "FAULTS", {**FAULTS, "broken": _broken(IndexError)})
+    with caplog.at_level(logging.DEBUG, "qkvac.diagnosis"):
+        assert named(diagnose(found))[:1] == [{"scale-1/√d"}]
+    assert "IndexError: no such row" in caplog.text
+
+
+def test_a_mistake_in_a_rule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = samples(fault_bench(FAULTS["scale-1/√d"]).function)
+    monkeypatch.setattr(diagnosis, "FAULTS", {**FAULTS, "broken": _broken(TypeError)})
+    with pytest.raises(TypeError, match="no such row"):
+        diagnose(found)
 
 
 # --- ports by hand, in another framework -----------------------------------------------------

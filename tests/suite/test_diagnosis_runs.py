@@ -108,7 +108,9 @@ def test_misbehaviour_in_further_calls_changes_nothing_else(
         assert SHIFT not in text
 
 
-def test_a_diagnosis_that_goes_wrong_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diagnosis_that_goes_wrong_costs_no_result(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(samples: Sequence[Sample], patience: float) -> None:
         raise ZeroDivisionError("a fault of ours")
 
@@ -116,6 +118,10 @@ def test_a_diagnosis_that_goes_wrong_costs_no_result(monkeypatch: pytest.MonkeyP
     for text in texts("scaled_by_token_width")["C"]:
         assert text.startswith("there is no diagnosis: ZeroDivisionError: a fault of ours")
         assert "the first equation that goes wrong is A[n, n]" in text
+    told = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert told
+    assert all("a fault of ours" in str(record.exc_info) for record in told)
+    caplog.clear()
 
 
 def test_a_port_in_this_process_is_not_called_again() -> None:
