@@ -300,7 +300,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "mask-forms": Check(
         metamorphic.mask_forms, _masked(_one_of_each_variant(_takes_masks)), by_entry=True
     ),
-    "subsets": Check(gradient_checks.subsets, _subsets_suit),
+    "subsets": Check(gradient_checks.subsets, _subsets_suit, by_entry=True),
     "environment": Check(protocol_checks.environment, _environment_suits),
     "budget": Check(protocol_checks.budget, _on_adapter),
     "mode": Check(protocol_checks.mode, _in_proved_mode),

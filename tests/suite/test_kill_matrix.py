@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from qkvac.spec.faults import FAULTS, Fault
@@ -32,7 +34,7 @@ KNOWN = {pair for entry in (*MASKS, *REST, *GRADIENTS) for pair in entry.pairs}
 """Faults and the cases of their kind."""
 
 SAMPLED = 29
-"""Of the faults in profiles that are not their home, one in so many is tried here."""
+"""Of the faults in profiles that are not their home, all but one in so many are left to -m long."""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,11 @@ VISITS = [(f, p) for p in HOMES for f in visiting(p) if not equivalent(f, p)]
 
 
 @pytest.mark.parametrize(
-    ("fault", "profile"), [pytest.param(f, p, id=f"{f.name}-{p}") for f, p in VISITS[::SAMPLED]]
+    ("fault", "profile"),
+    [
+        pytest.param(f, p, id=f"{f.name}-{p}", marks=[pytest.mark.long] if place % SAMPLED else [])
+        for place, (f, p) in enumerate(VISITS)
+    ],
 )
 def test_a_fault_is_caught_in_other_profiles(fault: Fault, profile: str) -> None:
     assert kills(fault, profile, first=True)
@@ -64,8 +70,6 @@ def test_every_fault_is_demonstrated_in_one_profile() -> None:
     assert CAUGHT_BY.keys() == FAULTS.keys()
     assert {fault.name for fault in demonstrable()} == ATTENTION.keys()
     assert {f.name for f in FAULTS.values() if f.of_gradients} == OF_GRADIENTS.keys()
-    assert len(FAULTS) >= 190 + 60
-    assert len(OF_GRADIENTS) >= 20
     for name in FAULTS:
         assert has_place(name, home(name))
         assert home(name) in known_profiles()
@@ -78,9 +82,12 @@ def test_reasons_for_no_difference_are_about_faults_that_visit() -> None:
 
 
 def test_faults_that_float32_cannot_tell_are_demonstrated_in_other_dtypes() -> None:
-    wide = [fault for fault in FAULTS.values() if fault.dtype == "float64"]
+    """The document says which those are, and no others."""
+    text = DOCUMENT.read_text(encoding="utf-8")
     assert {fault.dtype for fault in FAULTS.values()} == {"float32", "float64", "float16"}
-    assert len(wide) >= 5
+    for dtype in ("float64", "float16"):
+        named = re.findall(rf"^\| `([^`]+)` \({dtype}\) \|", text, re.MULTILINE)
+        assert sorted(named) == sorted(f.name for f in FAULTS.values() if f.dtype == dtype)
 
 
 @pytest.mark.parametrize("variant", variants.correct(), ids=lambda variant: variant.port.name)
@@ -92,14 +99,21 @@ def test_a_correct_variant_is_not_accused(variant: Variant) -> None:
 
 
 def test_there_are_enough_correct_variants() -> None:
-    assert len(variants.correct()) >= 15
+    """All that the document counts, and some for every profile."""
+    part = DOCUMENT.read_text(encoding="utf-8").partition("## Correct variants")[2]
+    counted = re.findall(r"^\| (\w+) \| \w*float\d+ \|", part, re.MULTILINE)
+    assert {v.port.name.removeprefix("correct_") for v in variants.correct()} == set(counted)
     for profile in FORWARD:
         offering = [v for v in variants.correct() if profile in v.profiles]
         assert len(offering) >= (1 if profile == "dot_product_attention" else 2), profile
 
 
 def test_the_document_is_up_to_date() -> None:
-    """It has every fault, and as bold what must catch each; numbers are measured, not asserted."""
+    """It has every fault, and as bold what must catch each.
+
+    Its numbers of cases are measured by the command that it names, and not asserted here: how many
+    cases see a fault of a rounding's size is a matter of the processor.
+    """
     table = documented(DOCUMENT.read_text(encoding="utf-8"))
     for profile in HOMES:
         assert table.get(profile, {}).keys() == {fault.name for fault in demonstrable(profile)}

@@ -13,6 +13,9 @@ from qkvac.selection import profiles_with_cases
 from qkvac.spec.cases import cases
 from qkvac.spec.faults import FAULTS
 from qkvac.spec.registry import known_profiles
+from qkvac.tests.suite import variants
+from qkvac.tests.suite.known_reports import GRADIENTS, MASKS, OTHER, REST
+from qkvac.tests.suite.shelf import FAULTY
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -48,5 +51,14 @@ def test_the_table_of_what_is_proved_is_true(gradients: bool, shapes: str, words
     assert [cell.strip(" ¹") for cell in row[1].split("|")] == found
 
 
-def test_the_number_of_faults_is_true() -> None:
-    assert f"**Faults**: {len(FAULTS)} catalogued faults" in README.read_text("utf-8")
+def test_the_numbers_of_faults_are_true() -> None:
+    """None is lost without a word."""
+    gradients = sum(fault.of_gradients for fault in FAULTS.values())
+    text = " ".join(README.read_text("utf-8").split())
+    assert (
+        f"**Faults**: {len(FAULTS)} catalogued faults, {gradients} of them of gradients, "
+        f"and {len(FAULTY)} faulty ports, all caught" in text
+    )
+    reports = [r for entry in (*MASKS, *REST, *GRADIENTS, *OTHER) for r in entry.reports]
+    assert f" {len(reports)} public bug reports have" in text
+    assert f" {len(variants.correct())} correct variants of all profiles" in text
