@@ -34,6 +34,11 @@ class Source:
     """SHA-256 of its bytes, by which a record says what was declared."""
     profiles: tuple[Profile, ...]
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file, and no module."""
+        return self.name.endswith(".py")
+
 
 @dataclass(frozen=True, eq=False)
 class Choice:
@@ -100,6 +105,29 @@ def forward_profiles() -> Mapping[str, Profile]:
 def gradient_profiles() -> Mapping[str, Profile]:
     """Profiles of gradients, by name."""
     return _chosen.gradients
+
+
+def usual_profile() -> str:
+    """The profile that is meant where none is named: the first of the last source, or our own."""
+    latest = _chosen.sources[-1].profiles if _chosen.sources else declared_in(attention)
+    return latest[0].name
+
+
+def sources() -> list[str]:
+    """What another process has to choose, in whatever folder it runs, to know the same profiles."""
+    return [
+        str(Path(source.name).resolve()) if source.is_file else source.name
+        for source in _chosen.sources
+    ]
+
+
+def source_of(profile: str) -> Source | None:
+    """Where a profile, or the one whose gradients it is, was declared; None for one of ours."""
+    for source in _chosen.sources:
+        for declared in source.profiles:
+            if profile in (declared.name, declared.gradients.name):
+                return source
+    return None
 
 
 def known_profiles() -> Mapping[str, Profile]:

@@ -10,6 +10,7 @@ from typing import Any
 from qkvac.commands import text_of
 from qkvac.declaration import DeclarationError, assignments
 from qkvac.engine import Engine
+from qkvac.equations import use
 from qkvac.execution import execute
 from qkvac.report import Report
 from qkvac.resident import Resident, name_of, port_of
@@ -21,6 +22,7 @@ def check(
     port: object,
     *,
     profile: str = "",
+    spec: Iterable[str | os.PathLike[str]] = (),
     declare: Mapping[str, Any] | Iterable[str] = (),
     profiles: Iterable[str] = (),
     dtypes: Iterable[str] = (),
@@ -43,12 +45,13 @@ def check(
     has them, or a single function is called here, on the calling thread: what crashes, hangs or
     exhausts the memory does so to the caller, and `timeout` and `memory` have no effect. Judging
     is done in other processes either way. `profile` says what a single function computes, where
-    its name does not. `declare` is a table like QKVAC, or dotted TOML as for `--declare`; the
-    other arguments are the options of `qkvac check`.
+    its name does not; `spec` are files that declare profiles of your own. `declare` is a table like
+    QKVAC, or dotted TOML as for `--declare`; the other arguments are the options of `qkvac check`.
 
     Raises UsageError where an argument makes no sense or the port cannot be loaded, and
     KeyboardInterrupt.
     """
+    use([os.fspath(file) for file in spec])
     resident = None
     if isinstance(port, list | tuple):
         text = text_of([os.fspath(word) for word in port])

@@ -21,6 +21,7 @@ from typing import Final
 from qkvac.channel import CHANNEL_LOST
 from qkvac.origins import PLACES, command, without_places
 from qkvac.protocol import Message, ProtocolError, frames, incoming
+from qkvac.spec.registry import sources
 from qkvac.supervised import TICK, Supervised, close, signal_name
 
 GRACE: Final = 1.0
@@ -79,6 +80,7 @@ class Child(Supervised):
                     lifeline=lifeline,
                     memory=memory or 0,
                     places=environment.get(PLACES, ""),
+                    profiles=sources(),
                 ),
                 without_places(environment),
                 (requests, replies, lifeline),

@@ -26,11 +26,32 @@ EPILOG = (
 )
 
 
+def _use(context: click.Context, option: click.Parameter, files: Sequence[Path]) -> None:
+    from qkvac.equations import use
+
+    use(files)
+
+
+equations = click.option(
+    "--spec",
+    "specs",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    multiple=True,
+    help="A Python file that declares profiles of your own.",
+    expose_value=False,
+    is_eager=True,
+    callback=_use,
+)
+"""The option of every command that speaks of profiles: they are known before anything else is."""
+
+
 def shared(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every command that runs cells."""
     several: dict[str, Any] = {"multiple": True}
     output = click.Path(path_type=Path, dir_okay=False)
     options = (
+        equations,
         click.option("--profile", "profiles", help="Only this function.", **several),
         click.option("--dtype", "dtypes", help="float64, float32, bfloat16 or float16.", **several),
         click.option("--device", "devices", help="cpu, cuda, cuda:1; default: all.", **several),
@@ -150,6 +171,7 @@ def check(port: str, **given: Any) -> int:
 
 @cli.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@equations
 @click.option("--profile", "profiles", help="Only this function.", multiple=True)
 @click.option("--dtype", "dtypes", help="Default: every dtype.", multiple=True)
 @click.option("--case", "cases", metavar="GLOB", help="Only cases like this.", multiple=True)
@@ -201,6 +223,7 @@ def grade(folder: Path, outputs: Path, **given: Any) -> int:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@equations
 @click.option("--profile", "profiles", multiple=True, help="A function to write (attention).")
 def new(file: Path, profiles: tuple[str, ...]) -> None:
     """Write a port to fill in to FILE.py, or a declaration to port.toml."""
@@ -210,16 +233,21 @@ def new(file: Path, profiles: tuple[str, ...]) -> None:
 
 
 @cli.command()
-@click.argument("profile", default="attention")
+@click.argument("profile", required=False)
+@equations
 @click.option("--format", "form", type=click.Choice(["text", "latex", "json"]), default="text")
-def spec(profile: str, form: str) -> None:
-    """Print the equations of a PROFILE (attention), its shapes and its conventions."""
+def spec(profile: str | None, form: str) -> None:
+    """Print the equations of a PROFILE, its shapes and its conventions.
+
+    Without one, of `attention`, or of the first that --spec declares.
+    """
     from qkvac.showing import spec_text
 
     click.echo(spec_text(profile, form))
 
 
 @cli.command()
+@equations
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def backends(form: str) -> None:
     """List the backends, what each offers, and why one cannot run here."""
@@ -229,6 +257,7 @@ def backends(form: str) -> None:
 
 
 @cli.command()
+@equations
 @click.option("--profile", "profiles", multiple=True, help="Only this function.")
 @click.option("--case", "cases", metavar="GLOB", multiple=True, help="Only cases like this.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
@@ -241,6 +270,7 @@ def cases(profiles: tuple[str, ...], cases: tuple[str, ...], form: str) -> None:
 
 @cli.command()
 @click.argument("case")
+@equations
 @click.option("--dtype", help="Default: the widest that the case is for.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def show(case: str, dtype: str | None, form: str) -> None:
@@ -252,6 +282,7 @@ def show(case: str, dtype: str | None, form: str) -> None:
 
 @cli.command()
 @click.argument("name", required=False)
+@equations
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def faults(name: str | None, form: str) -> None:
     """List the faults that the suite is tested with and diagnoses, or show the fault NAME."""
@@ -285,6 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _fail(message: str) -> NoReturn:
-    text = " ".join(message.split())
+    first, *place = message.split("\n")
+    text = "\n".join([" ".join(first.split()), *place])
     click.echo(f"qkvac: {text}" if text else cli.get_help(click.Context(cli)), err=True)
     sys.exit(2)

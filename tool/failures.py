@@ -10,6 +10,7 @@ from typing import Final
 
 from qkvac.cells import COMMAND, FOLDER, LOADED, Result, Status
 from qkvac.selection import find_case
+from qkvac.spec.registry import source_of
 from qkvac.usage import UsageError
 
 SHOWN: Final = 6
@@ -89,6 +90,8 @@ def command(result: Result) -> str:
     else:
         words = ["qkvac", "run", "--backend", subject.name]
     words += shlex.split(subject.declare)
+    source = source_of(cell.profile)
+    words += ["--spec", source.name] if source is not None and source.is_file else []
     words += ["--case", cell.case, "--dtype", cell.dtype]
     base, _, draw = cell.case.rpartition("/s")
     if base and draw.isdecimal() and subject.form != FOLDER:

@@ -30,6 +30,7 @@ from qkvac.process import THREADS
 from qkvac.protocol import Message, ProtocolError, read, write
 from qkvac.selection import find_case
 from qkvac.spec.attention import Arithmetic
+from qkvac.spec.registry import choose, sources
 from qkvac.spec.verdict import Question, judge
 
 QUESTIONS: Final = 4 << 20
@@ -130,7 +131,7 @@ class JudgeProcess:
             pipe = subprocess.PIPE
             # A session of its own: Ctrl-C is handled by the process that the user started.
             self._process = subprocess.Popen(
-                command("qkvac.judging", folder=str(self._folder or "")),
+                command("qkvac.judging", folder=str(self._folder or ""), profiles=sources()),
                 stdin=pipe,
                 stdout=pipe,
                 start_new_session=True,
@@ -216,13 +217,15 @@ class Judges:
         self.close()
 
 
-def main(folder: str) -> None:
+def main(folder: str, profiles: list[str]) -> None:
     """Judges tasks from standard input until it is closed; `folder` is the cache's, or "".
 
+    `profiles` are files and modules that declare some besides the suite's own.
     `qkvac.origins.command` starts it.
     """
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
+    choose(profiles)
     own = Judge(Path(folder) if folder else None)
     while True:
         try:

@@ -70,9 +70,11 @@ class Matrix:
 
     @cached_property
     def selection(self) -> Selection:
+        from qkvac.equations import use
         from qkvac.selection import Selection
 
         given = self.config.option
+        use(given.qkvac_spec)
         return Selection(
             backends=tuple(given.qkvac_backend),
             port=given.qkvac_port,

@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("profile", "run this profile: attention", **several)
     option("case", "run the cases whose id matches GLOB", metavar="GLOB", **several)
     option("port", "test this port (file.py, package.module, model.onnx), not the backends")
+    option("spec", "a Python file that declares profiles of your own", metavar="FILE", **several)
     option("declare", "declare KEY=VALUE of the port, in dotted TOML", **several)
     option("tier", "which cases to run", choices=("default", "full"), default="default")
     option("seeds", "further draws of every random case", type=int, default=0, metavar="N")

@@ -18,6 +18,8 @@ from qkvac.usage import UsageError, unknown
 FILE: Final = "pyproject.toml"
 MARK: Final = "--tier"
 """The option by which a command takes part."""
+EVERYWHERE: Final = frozenset({"spec"})
+"""Keys that hold for every command with such an option."""
 ONCE: Final = frozenset({"list", "shard"})
 """Options that say what to do this time."""
 
@@ -32,9 +34,12 @@ def defaults(commands: Mapping[str, click.Command]) -> dict[str, dict[str, Any]]
         return {}
     path, table = found
     options = {
-        name: {key: option for option in command.params if (key := _key(option)) not in ONCE}
+        name: {
+            key: option
+            for option in command.params
+            if (key := _key(option)) not in ONCE and (key in EVERYWHERE or _takes_part(command))
+        }
         for name, command in commands.items()
-        if any(MARK in option.opts for option in command.params)
     }
     known = {key for keys in options.values() for key in keys if key}
     for key in table:
@@ -50,6 +55,10 @@ def defaults(commands: Mapping[str, click.Command]) -> dict[str, dict[str, Any]]
         }
         for name, keys in options.items()
     }
+
+
+def _takes_part(command: click.Command) -> bool:
+    return any(MARK in option.opts for option in command.params)
 
 
 def _find() -> tuple[Path, dict[str, Any]] | None:
@@ -98,6 +107,8 @@ def _checked(
         raise UsageError(f"{where}: it is {'true or false' if option.is_flag else 'one value'}")
     if isinstance(option.type, click.Path) and isinstance(value, str):
         value = str(path.parent / value)
+    elif isinstance(option.type, click.Path) and isinstance(value, list):
+        value = [str(path.parent / word) for word in value]
     try:
         option.type_cast_value(click.Context(command), value)
     except click.BadParameter as error:

@@ -18,15 +18,16 @@ from qkvac.spec import text
 from qkvac.spec.attention import CONVENTIONS, SPEC_VERSION, Arithmetic
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.profile import Profile
-from qkvac.spec.registry import known_profiles
+from qkvac.spec.registry import known_profiles, usual_profile
 from qkvac.spec.verdict import Question
 from qkvac.usage import UsageError, unknown
 
 Array = np.ndarray[Any, Any]
 
 
-def spec_text(name: str, form: str) -> str:
-    """A profile as text, LaTeX or JSON; raises UsageError for an unknown one."""
+def spec_text(name: str | None, form: str) -> str:
+    """A profile, by default `usual`, as text, LaTeX or JSON; raises UsageError if unknown."""
+    name = name or usual_profile()
     if name not in known_profiles():
         raise unknown("profile", name, known_profiles())
     profile = known_profiles()[name]

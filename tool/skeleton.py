@@ -11,6 +11,7 @@ from qkvac.declaration import FILE
 from qkvac.ledger import ledger
 from qkvac.skeletons import SIGNATURES, function
 from qkvac.spec.attention import CONVENTIONS
+from qkvac.spec.registry import usual_profile
 from qkvac.usage import UsageError, unknown
 
 PORT: Final = '''\
@@ -113,13 +114,13 @@ def _comment(text: str) -> str:
 def write(path: Path, profiles: tuple[str, ...] = ()) -> str:
     """Writes the skeleton that goes by the file's name; returns what to do next.
 
-    A port has a function for each of the profiles, by default for `attention`. Raises UsageError
+    A port has a function for each of the profiles, by default for the usual one. Raises UsageError
     for an unknown one, or where it cannot be written; what is there already stays as it is.
     """
     for name in profiles:
         if name not in SIGNATURES:
             raise unknown("profile", name, SIGNATURES)
-    profiles = tuple(dict.fromkeys(profiles)) or ("attention",)
+    profiles = tuple(dict.fromkeys(profiles)) or (usual_profile(),)
     if path.name == FILE:
         text, advice = DECLARATION, f"{path} is written; say in it what your port is"
     elif path.suffix == ".py":

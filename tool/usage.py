@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 
 class UsageError(Exception):
-    """The request cannot be carried out; the message says what to do (exit status 2)."""
+    """The request cannot be carried out; the message says what to do (exit status 2).
+
+    Further lines of the message show a place: a line of a file, and a mark below it.
+    """
 
 
 def unknown(kind: str, word: str, known: Iterable[str], listed_by: str = "") -> UsageError:

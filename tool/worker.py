@@ -31,6 +31,7 @@ from qkvac.packages import OWN, adapter
 from qkvac.ports import FRAMEWORKS, Port, PortError, known_functions
 from qkvac.protocol import Message, ProtocolError, frames
 from qkvac.spec.layouts import apply
+from qkvac.spec.registry import choose
 
 BACKENDS: Final = frozenset({"torch", "jax", "tensorflow"})
 """Frameworks of which a backend's process gets one."""
@@ -375,11 +376,15 @@ def _only(function: Callable[..., Any], name: str) -> Port:
     return Port({"attention": function}, {})
 
 
-def main(requests: int, replies: int, lifeline: int, memory: int, places: str) -> NoReturn:
+def main(
+    requests: int, replies: int, lifeline: int, memory: int, places: str, profiles: list[str]
+) -> NoReturn:
     """Serves until the judging process says "quit" or is gone.
 
-    Takes the ends of three pipes, a limit in bytes (0: none), and the port's PYTHONPATH.
+    Takes the ends of three pipes, a limit in bytes (0: none), the port's PYTHONPATH, and files and
+    modules that declare profiles besides the suite's own.
     """
+    choose(profiles)
     for fd in (requests, replies, lifeline):
         os.set_inheritable(fd, False)
     confine(memory, lifeline)
