@@ -170,7 +170,7 @@ def _locally(
     model = question.arithmetic
     wider = FORMATS[model.storage].precision < FORMATS[model.accumulation].precision
     inherited = dict.fromkeys(given, 2 if wider else 1)
-    others = question.case.alternatives[1:]
+    others = [other for other in question.case.alternatives[1:] if name in other.tensors]
     alike = [program, *(other.restricted(frozenset(given), name) for other in others)]
     operands = {
         tensor.name: reported[tensor.name] if tensor.name in given else question.inputs[tensor.name]

@@ -92,6 +92,21 @@ def choose(names: Iterable[str | Path] = ()) -> Choice:
     return _chosen
 
 
+def recall(source: Source) -> None:
+    """Adds profiles as a record tells them, which are shown and not run.
+
+    Raises SpecError where another profile of the same name has other equations.
+    """
+    global _chosen
+    for profile in source.profiles:
+        known = _chosen.every.get(profile.name)
+        if known is not None and dict(known.texts) != dict(profile.texts):
+            raise SpecError(f"{profile.name} has other equations than the profile known here")
+    new = tuple(p for p in source.profiles if p.name not in _chosen.every)
+    if new:
+        _chosen = Choice((*_chosen.sources, Source(source.name, source.digest, new)))
+
+
 def chosen() -> Choice:
     """The profiles that this process knows."""
     return _chosen

@@ -46,9 +46,9 @@ def _named(profile: Profile, problem: str) -> str:
 
 
 def _place(text: str, problem: str) -> str:
-    """The line of the file on which the line that a problem shows stands."""
-    shown = problem.split("\n")[1:2]
-    wanted = shown[0].strip() if shown else ""
+    """The line of the file on which what a problem shows, or begins with, stands."""
+    first, *shown = problem.split("\n")
+    wanted = shown[0].strip() if shown else first.partition(": ")[0]
     lines = [line.strip() for line in text.splitlines()]
     return f", line {lines.index(wanted) + 1}" if wanted and wanted in lines else ""
 

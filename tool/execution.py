@@ -12,6 +12,7 @@ from typing import Any
 from qkvac.cells import Result, Status
 from qkvac.engine import Engine
 from qkvac.environment import describe
+from qkvac.equations import told
 from qkvac.record import Recorder, RecordError, roster_json
 from qkvac.report import INTERRUPTED, USAGE, Report
 from qkvac.selection import Options, Selection
@@ -124,6 +125,8 @@ def begin_record(engine: Engine, path: Path) -> Recorder:
         "notes": list(engine.roster.notes),
         "subjects": roster_json(engine.roster.entries),
     }
+    if equations := told():
+        run["equations"] = equations
     if engine.shard is not None:
         run["shard"] = header(engine.shard, engine.whole)
     return Recorder(path, describe(engine.roster.entries, options), run)

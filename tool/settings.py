@@ -40,6 +40,7 @@ def defaults(commands: Mapping[str, click.Command]) -> dict[str, dict[str, Any]]
             if (key := _key(option)) not in ONCE and (key in EVERYWHERE or _takes_part(command))
         }
         for name, command in commands.items()
+        if any(_takes_part(command) or key in EVERYWHERE for key in map(_key, command.params))
     }
     known = {key for keys in options.values() for key in keys if key}
     for key in table:
@@ -54,6 +55,7 @@ def defaults(commands: Mapping[str, click.Command]) -> dict[str, dict[str, Any]]
             if key in keys
         }
         for name, keys in options.items()
+        if not values.keys().isdisjoint(keys)
     }
 
 

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 from qkvac.cells import FOLDER, Result, Subject
 from qkvac.declaration import DeclarationError
 from qkvac.environment import NAMED_LATER, identity
+from qkvac.equations import recall
 from qkvac.publication.validation import accepts, complaint
 from qkvac.record import FORMAT, entry_from_json, from_json
 from qkvac.report import Report
@@ -268,6 +269,10 @@ class _Reader:
                 "there is a header of the same environment above; make one record of several "
                 "with `qkvac report merge`"
             )
+        try:
+            recall(environment.run.get("equations", ()))
+        except UsageError as error:
+            self._refuse(f"{error}; make the record anew")
         try:
             ids = [entry.subject.id for entry in environment.entries]
             for entry in environment.entries:

@@ -1,0 +1,320 @@
+"""Profiles of somebody's own: from one file to a verdict, in every command and every process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import qkvac
+from qkvac.equations import recall, use
+from qkvac.ports import known_functions
+from qkvac.spec import attention, registry, validation
+from qkvac.spec.registry import Source, choose, declared_in, known_profiles
+from qkvac.usage import UsageError
+
+VARIANTS = Path(__file__).parents[2] / "docs" / "examples" / "variants"
+CROSS = VARIANTS / "cross" / "equations.py"
+DIFFERENTIAL = VARIANTS / "differential" / "equations.py"
+HEAD = "from qkvac.spec import Flag, Mask, Parameter, Profile, Size\n"
+
+
+@pytest.fixture(autouse=True)
+def own_profiles_alone() -> Iterator[None]:
+    yield
+    choose()
+
+
+def command(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "qkvac", *map(str, words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def file(folder: Path, text: str, name: str = "mine.py") -> Path:
+    path = folder / name
+    path.write_text(HEAD + text, encoding="utf-8")
+    return path
+
+
+def profile(text: str, rest: str, name: str = "mine") -> str:
+    return f'P = Profile("{name}", "a trial", """\n{text}\n""", {rest})\n'
+
+
+DOUBLED = profile("X[n, d]\nC[n, d] = X + X", 'takes="X", returns="C"')
+
+
+# --- the suite's own -----------------------------------------------------------------------------
+
+
+def test_our_own_profiles_are_declared_in_the_same_form_and_make_sense() -> None:
+    validation.check(Source("qkvac.spec.attention", "", declared_in(attention)))
+
+
+def test_the_spec_module_needs_numpy_and_ml_dtypes_alone() -> None:
+    code = (
+        "import sys, numpy, ml_dtypes; before = set(sys.modules); import qkvac.spec.attention;"
+        "print(sorted({m.partition('.')[0] for m in set(sys.modules) - before}"
+        " - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['qkvac']"
+
+
+# --- a file ---------------------------------------------------------------------------------------
+
+
+def test_a_file_adds_a_profile_and_its_gradients(tmp_path: Path) -> None:
+    use([file(tmp_path, DOUBLED)])
+    assert list(known_profiles())[-1] == "mine_gradients"
+    assert known_functions()["mine_gradients"].positional == ("X", "dC")
+    assert registry.usual_profile() == "mine"
+    use()
+    assert "mine" not in known_profiles()
+
+
+def test_what_is_remembered_of_a_name_goes_with_the_file(tmp_path: Path) -> None:
+    other = profile("X[n, d]\nC[n, d] = X - X", 'takes="X", returns="C"')
+    use([file(tmp_path, DOUBLED)])
+    first = known_functions()["mine"], known_profiles()["mine"]
+    use([file(tmp_path, other, "other.py")])
+    assert known_functions()["mine"] is not first[0]
+    assert known_profiles()["mine"].texts != first[1].texts
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("P = Profile(", "line 2: '(' was never closed"),
+        ("1 / 0", "line 2: ZeroDivisionError: division by zero"),
+        ("import nowhere_at_all", "line 2: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("raise SystemExit(3)", "line 2: SystemExit: 3"),
+        ("x = 1", "declares no profile"),
+        ('Profile("p", "", "X[n]", take="X")', "line 2: TypeError"),
+        (profile("X[n]\nC[n] = X", 'takes="X", returns="C"', "attention"), "is taken by qkvac"),
+        (DOUBLED + DOUBLED.replace("P =", "Q ="), "the name 'mine' is taken by"),
+        (profile("X[n]\nC[n] = X", 'takes="X", returns="C"', "a_gradients"), "is no name"),
+        (
+            profile("X[n, d]\nC[n, d] = cumsum(X)", 'takes="X", returns="C"'),
+            "line 4: mine: unknown function 'cumsum'",
+        ),
+        (
+            profile("X[n, d]\nW[d, d]\nC[n, d] = X @ W", 'takes="X", returns="C"'),
+            "the input W of the text is no argument",
+        ),
+        (
+            profile("X[n, d]\nC[n, d] = X", 'takes="X, W", returns="C"'),
+            "the function takes W, which is no input",
+        ),
+        (
+            profile("X[n, d]\nW[d, d]\nC[n, d] = X", 'takes="X, W", returns="C"'),
+            "no equation uses the input W",
+        ),
+        (profile("X[n, d]\nC[n, d] = X", 'takes="X", returns="A, C"'), "it returns A, which no"),
+        (
+            profile("X[n, d]\nC[n, d] = X", 'takes="X", returns="C", reports="B"'),
+            "it may report B, which no equation defines",
+        ),
+        (
+            profile("X[n, d]\nW[c, d]\nC[n, c] = X @ W", 'takes="X, W", returns="C"'),
+            "line 5: mine: C[n, c] = X @ W: [n, d] @ [c, d]",
+        ),
+        (
+            profile("X[n, d]\ns\nC[n, d] = X * s", 'takes="X", returns="C"'),
+            "no keyword gives the parameter s",
+        ),
+        (
+            profile("X[n, d]\nC[h, n, d] = split(X, h)", 'takes="X", returns="C"'),
+            "nothing says how large h is",
+        ),
+        (
+            profile("X[n, d]\nC[n, d] = X", 'takes="X", returns="C", shared="W"'),
+            "W is shared, but no input",
+        ),
+        (
+            profile("X[n, d]\nC[n, d] = X", 'takes="X", returns="C", keywords={"causal": Flag()}'),
+            "causal is a flag, but there is no text for causal",
+        ),
+        (
+            "def text(cause): return 'X[n]\\nC[n] = X'\n"
+            'P = Profile("mine", "", text, takes="X", returns="C")',
+            "the text asks for cause, which is no flag",
+        ),
+        (
+            "def text(): raise KeyError('k')\n"
+            'P = Profile("mine", "", text, takes="X", returns="C")',
+            "its text cannot be made: KeyError",
+        ),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_one_clear_error(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = file(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        use([path])
+    first = str(caught.value).partition("\n")[0]
+    assert first.startswith(str(path))
+    assert message in first
+
+
+def test_a_mark_shows_the_place(tmp_path: Path) -> None:
+    path = file(tmp_path, profile("X[n, d]\nC[n, d] = X + cumsum(X)", 'takes="X", returns="C"'))
+    done = command("spec", "--spec", path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    _, line, mark = done.stderr.rstrip().split("\n")
+    assert line.index("cumsum") == mark.index("^")
+
+
+@pytest.mark.parametrize("name", ["nowhere.py", "mine.txt"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        use([tmp_path / name])
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["differential", "temperature"])
+def test_the_variants_are_judged_from_their_one_file(name: str, tmp_path: Path) -> None:
+    """A right port passes; each of five wrong ones fails."""
+    folder = VARIANTS / name
+    assert len((folder / "equations.py").read_text(encoding="utf-8").splitlines()) <= 60
+    rights = [path.name for path in folder.glob("*.py") if path.stem in ("port", "expanded")]
+    for right in rights:
+        done = command("check", right, "--spec", "equations.py", cwd=folder)
+        assert done.returncode == 0, done.stdout[-3000:]
+    text = (folder / "wrong.py").read_text(encoding="utf-8")
+    names = [line[6:-1] for line in text.splitlines() if line.startswith("class ")]
+    assert len(names) == 5
+    for wrong in names:
+        words = ("check", f"wrong.py:{wrong}", "--spec", "equations.py", "--dtype", "float32", "-x")
+        done = command(*words, cwd=folder)
+        assert done.returncode == 1, (wrong, done.stdout[-2000:], done.stderr[-500:])
+        assert "--spec equations.py" in done.stdout
+
+
+def test_every_command_takes_a_file(tmp_path: Path) -> None:
+    case = "weighted_cross_attention/normal"
+    assert "K[m, c] = Z @ Wk" in command("spec", "--spec", CROSS).stdout
+    listed = command("cases", "--spec", CROSS, "--profile", "weighted_cross_attention").stdout
+    first = listed.split("\n")[0]
+    assert first.startswith(case)
+    assert "Z [" in command("show", first, "--spec", CROSS).stdout
+    assert command("faults", "--spec", CROSS).returncode == 0
+    assert command("backends", "--spec", CROSS).returncode == 0
+    words = ("--spec", CROSS, "--profile", "weighted_cross_attention", "--dtype", "float32")
+    assert command("run", "-b", "numpy", *words).returncode == 3
+    exported = command("export", tmp_path / "in", *words, "--case", f"{case}/*")
+    assert exported.returncode == 0, exported.stderr
+    assert list((tmp_path / "in").glob("weighted_cross_attention__normal__*.safetensors"))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "port.toml").write_text('profiles = ["weighted_cross_attention"]\n')
+    graded = command("grade", tmp_path / "in", tmp_path / "out", "--spec", CROSS)
+    assert graded.returncode == 1, graded.stderr
+    assert "missing" in graded.stdout
+
+
+def test_settings_name_files_beside_them(tmp_path: Path) -> None:
+    file(tmp_path, DOUBLED)
+    (tmp_path / "pyproject.toml").write_text('[tool.qkvac]\nspec = ["mine.py"]\n')
+    (tmp_path / "inner").mkdir()
+    for words in (("spec", "mine"), ("cases", "--profile", "mine")):
+        done = command(*words, cwd=tmp_path / "inner")
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_package_registers_profiles(tmp_path: Path) -> None:
+    file(tmp_path, DOUBLED, "my_profiles.py")
+    info = tmp_path / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[qkvac.profiles]\nmine = my_profiles\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from qkvac.cli import main\nmain(['spec', 'mine'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "C[n, d] = X + X" in done.stdout
+
+
+def test_pytest_takes_a_file() -> None:
+    words = ("--qkvac-port", VARIANTS / "differential" / "port.py", "--qkvac-spec", DIFFERENTIAL)
+    words = (
+        *words,
+        "--qkvac-dtype",
+        "float32",
+        "--qkvac-case",
+        "differential_attention/normal/*",
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
+            *("--pyargs", "qkvac.tests.conformance", *map(str, words)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "passed" in done.stdout
+
+
+def test_python_takes_a_file() -> None:
+    report = qkvac.check(
+        VARIANTS / "differential" / "port.py",
+        spec=[DIFFERENTIAL],
+        dtypes=["float32"],
+        cases=["differential_attention/normal/*"],
+    )
+    assert report.passed
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def test_a_record_tells_the_equations_and_is_read_without_the_file(tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    words = (
+        "--spec",
+        DIFFERENTIAL,
+        "--dtype",
+        "float32",
+        "--case",
+        "differential_attention/normal/*",
+    )
+    done = command("check", VARIANTS / "differential" / "port.py", *words, "--record", record)
+    assert done.returncode == 0, done.stdout[-2000:]
+    header = json.loads(record.read_text(encoding="utf-8").splitlines()[0])
+    (told,) = header["run"]["equations"]
+    assert told["source"] == "equations.py"
+    assert told["profiles"][0]["takes"] == ["X", "W1", "U1", "W2", "U2", "Wv", "lam"]
+    assert command("report", "markdown", record).returncode == 0
+    page = tmp_path / "page.html"
+    assert command("report", "html", record, "-o", page).returncode == 0
+    assert "and another, times λ" in page.read_text(encoding="utf-8")
+
+
+def test_equations_of_a_record_that_cannot_be_read_are_refused() -> None:
+    told = {"name": "mine", "about": "", "texts": {"plain": "X[n\n"}}
+    told |= {"takes": ["X"], "returns": ["C"], "reports": [], "shared": []}
+    with pytest.raises(UsageError, match="the equations of a"):
+        recall([{"source": "a.py", "sha256": "0" * 64, "profiles": [told]}])
+
+
+def test_two_profiles_of_a_name_in_records_are_refused(tmp_path: Path) -> None:
+    use([file(tmp_path, DOUBLED)])
+    told = {"name": "mine", "about": "", "texts": {"plain": "X[n, d]\nC[n, d] = X - X"}}
+    told |= {"takes": ["X"], "returns": ["C"], "reports": [], "shared": []}
+    with pytest.raises(UsageError, match="mine has other equations"):
+        recall([{"source": "a.py", "sha256": "0" * 64, "profiles": [told]}])
