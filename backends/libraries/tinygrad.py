@@ -3,13 +3,15 @@
 Mode `clang` is its device CPU, whose kernels clang compiles; mode `python` is its device PYTHON,
 which interprets the same kernels without a compiler, a microsecond or ten for each operation, so
 that large cases are left to the other mode. There is no argument for a scale, and a mask and
-`is_causal` exclude each other.
+`is_causal` exclude each other. A dtype that the compiler has no type for is unsupported.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -26,6 +28,7 @@ from qkvac.backends.adapter import (
     installed,
     require,
 )
+from qkvac.backends.processor import architecture
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "tinygrad",
@@ -42,6 +45,9 @@ QKVAC: Final[dict[str, Any]] = {
 }
 
 DEVICES: Final = {"clang": "CPU", "python": "PYTHON"}
+
+TYPES: Final = {"bfloat16": "__bf16", "float16": "__fp16"}
+"""What tinygrad's kernels call the dtypes that not every compiler has, nor for every processor."""
 
 SMALL: Final = 20_000
 """Multiplications that mode `python` is asked for at most; they take seconds."""
@@ -94,10 +100,34 @@ def open(mode: str = "python", device: str = "cpu") -> Tinygrad:
 
 def unavailable(mode: str) -> str | None:
     """Why a mode cannot run here, or None."""
-    compiler = os.environ.get("CC", "clang")
-    if mode == "clang" and shutil.which(compiler) is None:
-        return f"tinygrad compiles for the CPU with {compiler}, which is not installed"
+    if mode == "clang" and shutil.which(compiler()) is None:
+        return f"tinygrad compiles for the CPU with {compiler()}, which is not installed"
     return None
+
+
+def compiler() -> str:
+    """The compiler that tinygrad calls."""
+    return os.environ.get("CC", "clang")
+
+
+def lacking(compiler: str) -> dict[str, str]:
+    """Dtypes that a compiler has no type for on this processor, and the reason in words."""
+    processor = "-march=native" if architecture() == "X86_64" else "-mcpu=native"
+    command = (compiler, "-c", "-x", "c", processor, "-", "-o", os.devnull)
+    refused = [
+        dtype
+        for dtype, name in TYPES.items()
+        if _run(*command, given=f"void copy({name} *x) {{ x[0] = x[1]; }}").returncode
+    ]
+    if not refused:
+        return {}
+    version = re.search(r"version (\d+)", _run(compiler, "--version").stdout)
+    named = " ".join([os.path.basename(compiler), *(version.groups() if version else ())])
+    return {dtype: f"{named} has no {TYPES[dtype]}" for dtype in refused}
+
+
+def _run(*command: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=False)
 
 
 def devices() -> tuple[str, ...]:
@@ -112,11 +142,15 @@ def versions() -> dict[str, str]:
 
 def environment() -> dict[str, Any]:
     """tinygrad's device, and the compiler of its kernels."""
-    return {"device": os.environ.get("DEV"), "compiler": os.environ.get("CC", "clang")}
+    return {"device": os.environ.get("DEV"), "compiler": compiler()}
 
 
 class Tinygrad(Library):
     """Lazy tensors, realised before a call returns."""
+
+    def __init__(self, mode: str, device: str, functions: Functions) -> None:
+        super().__init__(mode, device, functions)
+        self.lacking = lacking(compiler()) if mode == "clang" else {}
 
     def check_settings(self) -> None:
         from tinygrad import Device
@@ -136,6 +170,8 @@ class Tinygrad(Library):
     def to_framework(self, array: Array) -> Any:
         from tinygrad import Tensor, dtypes
 
+        if array.dtype.name in self.lacking:
+            raise NotImplementedError(self.lacking[array.dtype.name])
         plain = np.ascontiguousarray(array)
         if array.dtype == ml_dtypes.bfloat16:
             return Tensor(plain.view(np.uint16)).bitcast(dtypes.bfloat16)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,10 +85,19 @@ def test_masks_and_the_triangle(name: str, mode: str) -> None:
         np.testing.assert_allclose(found["C"], expected(drawn(), kept), atol=1e-5)
 
 
+def _lacking(name: str, mode: str) -> dict[str, str]:
+    """Dtypes that the compiler of a mode has no type for, and why."""
+    own = module(name)
+    return own.lacking(own.compiler()) if (name, mode) == ("tinygrad", "clang") else {}
+
+
 @MODES
 def test_dtypes_are_kept(name: str, mode: str) -> None:
     _needs(name, mode)
     for dtype in module(name).QKVAC["dtypes"]:
+        if reason := _lacking(name, mode).get(dtype):
+            assert reason in inside(f"{name}/{mode}", _refusal, name, mode, drawn(dtype), {})
+            continue
         found = inside(f"{name}/{mode}", _call, name, mode, drawn(dtype), {})
         assert found["C"].dtype == DTYPES[dtype]
         exact = expected(drawn(dtype))
@@ -170,3 +181,40 @@ def test_without_clang_tinygrad_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("CC", "no-such-compiler")
     assert "no-such-compiler" in str(module("tinygrad").unavailable("clang"))
     assert module("tinygrad").unavailable("python") is None
+
+
+def compiler(folder: Path, refuses: str, version: str = "clang version 14.0.6") -> str:
+    """A compiler that says its version, and refuses programs with a word in them."""
+    path = folder / "clang"
+    path.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "Debian {version}" && exit\n'
+        f"! grep -q -e '{refuses}'\n"
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "version", "said"),
+    [
+        ("__bf16", "clang version 14.0.6", {"bfloat16": "clang 14 has no __bf16"}),
+        ("__fp16", "clang", {"float16": "clang has no __fp16"}),
+        ("no such word", "clang version 19.1.7", {}),
+    ],
+)
+def test_a_compiler_is_asked_for_the_types_of_tinygrad(
+    tmp_path: Path, refuses: str, version: str, said: dict[str, str]
+) -> None:
+    assert module("tinygrad").lacking(compiler(tmp_path, refuses, version)) == said
+
+
+def _refused_of(path: str) -> str:
+    os.environ["CC"] = path
+    opened = module("tinygrad").open("clang", "cpu")
+    x = np.ones((1, 1, 2, 2), DTYPES["bfloat16"])
+    return refusal(NotImplementedError, opened.scaled_dot_product_attention, x, x, x)
+
+
+def test_what_the_compiler_cannot_do_is_refused_with_its_reason(tmp_path: Path) -> None:
+    _needs("tinygrad", "python")
+    assert alone(_refused_of, compiler(tmp_path, "__bf16")) == "clang 14 has no __bf16"
