@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from qkvac.spec.adjoint import adjoint, cotangent
+from qkvac.spec.operations import operation
 from qkvac.spec.parsing import parse
 from qkvac.spec.syntax import Expr, Op, Program, Ref, SpecError, Tensor, walk
 
@@ -373,7 +374,7 @@ def _steps(forward: Profile) -> Iterator[str]:
         equation.target.name
         for program in forward.programs
         for equation in program.equations
-        if isinstance(equation.expression, Op) and equation.expression.name in NONLINEAR
+        if isinstance(equation.expression, Op) and operation(equation.expression.name).is_nonlinear
     }
     yield from (name for name in forward.quantities if name in nonlinear)
     given = forward.inputs.keys()
@@ -388,10 +389,6 @@ def _steps(forward: Profile) -> Iterator[str]:
     for name in (*(n for n in reversed(inner) if n not in own), *(n for n in inner if n in own)):
         if cotangent(name) not in taken:
             yield cotangent(name)
-
-
-NONLINEAR: Final = ("softmax", "sigmoid", "tanh")
-"""Operations whose results a backward pass needs again."""
 
 
 @cache

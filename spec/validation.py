@@ -9,12 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from qkvac.spec import shapes
 from qkvac.spec.profile import PLAIN, Flag, Mask, Parameter, Profile, Size
 from qkvac.spec.registry import Source
 from qkvac.spec.syntax import Expr, Program, Ref, SpecError, walk
 
+ROOM: Final = 1 + 2.0**-40
+"""For the roundings of a difference of two enclosures."""
 _LINE = re.compile(r"^spec line \d+: ")
 
 
@@ -64,6 +69,8 @@ def problems(profile: Profile) -> Iterator[str]:
             where = "" if variant == PLAIN else f" ({variant})"
             yield from (f"{problem}{where}" for problem in _of_program(profile, variant, program))
     yield from _of_names(profile)
+    if profile.alternatives:
+        yield from _of_alternatives(profile)
     for variant in profile.texts:
         for program in (*profile.equivalents(variant), *profile.gradients.equivalents(variant)):
             shapes.check(program)
@@ -103,6 +110,28 @@ def _of_program(profile: Profile, variant: str, program: Program) -> Iterator[st
     for name in profile.returns:
         if name not in targets:
             yield f"it returns {name}, which no equation defines"
+
+
+def _of_alternatives(profile: Profile) -> Iterator[str]:
+    """Alternatives that have other values than the text, shown by enclosures that do not meet."""
+    from qkvac.spec.cases import cases
+    from qkvac.spec.enclosure import certify
+
+    seen = set[str]()
+    for case in cases(profile.name):
+        if case.variant in seen or not case.generic or "float64" not in case.dtypes:
+            continue
+        seen.add(case.variant)
+        inputs = case.inputs("float64")
+        first, *others = (
+            certify(program, inputs, case.bindings, "float64") for program in case.alternatives
+        )
+        for number, other in enumerate(others, 1):
+            for name in first.keys() & other.keys():
+                one, two = first[name], other[name]
+                apart = np.abs((one.hi - two.hi) + (one.lo - two.lo))
+                if np.any(apart > (one.radius + two.radius) * ROOM):
+                    yield f"alternative {number} has another {name} than the text"
 
 
 def _names(axis: Expr) -> set[str]:
