@@ -7,7 +7,9 @@ def main() -> None:
     """Runs the command line, which imports nothing from the folder that it is started in."""
     narrow()
     from qkvac.cli import main as run
+    from qkvac.descendants import adopt_and_end
 
+    adopt_and_end()
     run()
 
 

@@ -11,6 +11,7 @@ import select
 import sys
 from typing import Final
 
+from qkvac.descendants import adopt
 from qkvac.protocol import Message, read, write
 
 CHANNEL_LOST: Final = 74
@@ -71,7 +72,8 @@ class Channel:
 
 
 def confine(memory: int, lifeline: int) -> None:
-    """Limits this process's memory (0: no limit), and has it die with the judging process.
+    """Limits this process's memory (0: no limit), has it adopt what its descendants leave behind,
+    and die with the judging process.
 
     The limit is on private writable memory, since frameworks reserve far more addresses than
     they use. On Linux the kernel kills the process group when the other end of the lifeline
@@ -86,6 +88,7 @@ def confine(memory: int, lifeline: int) -> None:
         limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     die_with_parent(lifeline, os.getpgrp())
+    adopt()
     watch = select.poll()
     watch.register(lifeline, select.POLLHUP)
     if watch.poll(0):

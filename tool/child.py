@@ -128,14 +128,6 @@ class Child(Supervised):
         self._requests = self._replies = self._lifeline = -1
         return status
 
-    def quit(self) -> None:
-        """Asks the process to leave, then ends it."""
-        if not self._ended:
-            with suppress(OSError):
-                os.write(self._requests, b"".join(frames(Message({"op": "quit"}))))
-                self._wait(GRACE)
-        self.end()
-
     def _converse(self, outgoing: list[memoryview], deadline: float) -> Message:
         """Writes and reads as the pipes allow; EOFError when the process has ended."""
         incomplete = incoming()

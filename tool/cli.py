@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 import click
 
 from qkvac import __version__
+from qkvac.endings import endings, exit_status
 from qkvac.publication.commands import report
 from qkvac.usage import UsageError
 
-INTERRUPTED = 130
 NO_COMMAND: tuple[type[Exception], ...] = tuple(
     found for found in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if found is not None
 )
@@ -22,7 +22,7 @@ NO_COMMAND: tuple[type[Exception], ...] = tuple(
 EPILOG = (
     "A pass proves nothing about shapes that were not run, about dropout in training, or speed. "
     "Exit status: 0 everything passed; 1 something failed; 2 bad usage, or a port that cannot be "
-    "loaded; 3 nothing decisive passed; 130 interrupted."
+    "loaded; 3 nothing decisive passed; 130 interrupted, 143 and 129 by SIGTERM and SIGHUP."
 )
 
 
@@ -297,7 +297,8 @@ cli.add_command(report)
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits; errors of usage are one line and status 2."""
     try:
-        status = cli.main(args=arguments, prog_name="qkvac", standalone_mode=False)
+        with endings():
+            status = cli.main(args=arguments, prog_name="qkvac", standalone_mode=False)
     except click.ClickException as error:
         if isinstance(error, NO_COMMAND):
             # Its message is the help, which keeps its lines.
@@ -306,8 +307,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(error.format_message())
     except UsageError as error:
         _fail(str(error))
-    except (KeyboardInterrupt, click.Abort):
-        sys.exit(INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort) as error:
+        sys.exit(exit_status(error))
     except BrokenPipeError:
         # Whoever read the output has had enough of it.
         sys.stderr.close()

@@ -102,9 +102,11 @@ class Engine:
         as they are finished. An exception of `report`, KeyboardInterrupt included, ends all
         processes and goes on to the caller.
         """
-        with Judges(self.options.parallel, self.folder) as judges:
+        chosen = self.plan.jobs if jobs is None else jobs
+        judged = {(job.case.id, job.dtype) for job in chosen if not job.status}
+        with Judges(min(self.options.parallel, len(judged)), self.folder) as judges:
             judges.start()
-            run = self._running = _Run(self, judges, self.plan.jobs if jobs is None else jobs)
+            run = self._running = _Run(self, judges, chosen)
             if any(entry.subject.form == LOADED for entry in self.roster.entries):
                 run.run_here(report)
             else:
@@ -197,7 +199,9 @@ def _task(job: Job, answer: Answer) -> Task | None:
         return None
     arithmetic = job.entry.arithmetic(job.dtype)
     conventions = of_values(job.entry.declaration.conventions)
-    return Task(job.case.id, job.dtype, arithmetic, answer.outcome.outputs, conventions)
+    outcome = answer.outcome
+    asked = job.case.id, job.dtype, arithmetic, outcome.outputs
+    return Task(*asked, conventions, outcome.excess)
 
 
 class _Run:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from qkvac.cells import Result, Status
+from qkvac.endings import exit_status
 from qkvac.engine import Engine
 from qkvac.environment import describe
 from qkvac.equations import told
 from qkvac.record import Recorder, RecordError, roster_json
-from qkvac.report import INTERRUPTED, USAGE, Report
+from qkvac.report import USAGE, Report
 from qkvac.selection import Options, Selection
 from qkvac.shards import due, header
 
@@ -30,13 +31,14 @@ class Execution:
     """What a run found, and what kept it from ending as it should."""
 
     report: Report
-    interrupted: bool = False
+    interrupted: int = 0
+    """The exit status that the interruption calls for; 0 where there was none."""
     record_error: str = ""
 
     @property
     def exit_status(self) -> int:
         if self.interrupted:
-            return INTERRUPTED
+            return self.interrupted
         return USAGE if self.record_error else self.report.exit_status
 
 
@@ -44,13 +46,14 @@ def execute(engine: Engine, record: Path | None = None, watch: Watch | None = No
     """Runs all cells of an engine and closes it.
 
     `watch` sees every result as it comes. Raises UsageError if the record cannot be begun; if it
-    cannot be continued, the run goes on without it. Ctrl-C ends the run, not this function.
+    cannot be continued, the run goes on without it. Ctrl-C, and `Ended`,
+    end the run and not this function.
     """
     started = time.monotonic()
     results = list[Result]()
     failing = Report((), strict=engine.options.strict).is_failure
     trouble = list[str]()
-    interrupted = False
+    interrupted = 0
     with engine:
         recorder = begin_record(engine, record) if record is not None else None
 
@@ -75,8 +78,8 @@ def execute(engine: Engine, record: Path | None = None, watch: Watch | None = No
             with suppress(_FirstFailureError):
                 engine.run(take)
             results = engine.evidence.diagnosed(results)
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as error:
+            interrupted = exit_status(error)
         for result in results:
             if result.status == Status.FAILED:
                 write(result)

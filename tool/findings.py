@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -60,6 +60,8 @@ class Visit:
     @property
     def misshapen(self) -> str:
         """A quantity that has not its declared shape, which no relation can be asked of; or ""."""
+        if self.outcome.excess:
+            return next(iter(self.outcome.excess))
         given = {name: array.shape for name, array in self.inputs.items()}
         declared = shapes.contract(self.case.program, dict(self.case.bindings), given=given)
         names = (name for name, array in self.outputs.items() if array.shape != declared[name])
@@ -86,6 +88,9 @@ def answer(visit: Visit, inputs: Inputs) -> Mapping[str, Array]:
     outcome = visit.ask(inputs)
     if outcome.status != "ok":
         raise UnansweredError(outcome)
+    for name, (_, shape) in outcome.excess.items():
+        reason = f"a further call returns {name} of shape {list(shape)}"
+        raise UnansweredError(replace(outcome, status=Status.FAILED, reason=reason))
     return outcome.outputs
 
 

@@ -17,17 +17,18 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
-from threading import BoundedSemaphore
+from threading import Condition, Event, Timer
 from types import TracebackType
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 
 from qkvac.cache import Certifier
+from qkvac.descendants import TOKEN
 from qkvac.digests import digest
 from qkvac.origins import command, without_places
 from qkvac.process import THREADS
-from qkvac.protocol import Message, ProtocolError, read, write
+from qkvac.protocol import DTYPES, Message, ProtocolError, read, write
 from qkvac.selection import find_case
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.registry import choose, sources
@@ -35,8 +36,14 @@ from qkvac.spec.verdict import Question, judge
 
 QUESTIONS: Final = 4 << 20
 """Entries of all quantities of the questions that a judge keeps in mind."""
-PENDING: Final = 8
-"""Answers that may wait for one judge; more would only hold memory."""
+PENDING: Final = 16 << 20
+"""Bytes of answers that may wait for one judge; a larger answer waits where no other does."""
+OVERHEAD: Final = 1 << 20
+"""What an answer counts for besides its arrays."""
+GRACE: Final = 2.0
+"""Seconds that a judge gets to end when it is asked to."""
+PATIENCE: Final = 600.0
+"""Seconds that a judge may take for an answer: many times what the largest cases need."""
 
 Array = np.ndarray[Any, Any]
 
@@ -51,6 +58,8 @@ class Task:
     outputs: Mapping[str, Array] = field(hash=False)
     conventions: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Declared choices that change results."""
+    excess: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict, hash=False)
+    """Dtype and shape of what was returned and is larger than it may be."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ class Judge:
 
     def judge(self, task: Task) -> Judged:
         try:
-            verdicts = judge(self._question(task), task.outputs)
+            verdicts = judge(self._question(task), {**task.outputs, **_hollow(task.excess)})
         except Exception as error:  # a judge that fails on a strange answer is a fault of ours
             return Judged(error=f"the suite could not judge this: {type(error).__name__}: {error}")
         warnings, self._certify.warnings = tuple(self._certify.warnings), []
@@ -114,15 +123,29 @@ class Judge:
         return None
 
 
+def _hollow(excess: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Array]:
+    """Arrays that are nothing but their dtype and shape."""
+    return {
+        name: np.broadcast_to(np.zeros((), DTYPES[dtype]), tuple(shape))
+        for name, (dtype, shape) in excess.items()
+    }
+
+
 def _weight(question: Question) -> int:
     return sum(map(prod, question.contract.values()))
 
 
-class JudgeProcess:
-    """A judge in a process of its own; started at the first task."""
+class JudgeError(Exception):
+    """A judging process answered nothing; the message is one line."""
 
-    def __init__(self, folder: Path | None) -> None:
+
+class JudgeProcess:
+    """A judge in a process of its own; started at the first task, and after it was ended."""
+
+    def __init__(self, folder: Path | None, patience: float = PATIENCE) -> None:
+        """A process that gives no answer within `patience` seconds is ended."""
         self._folder = folder
+        self._patience = patience
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -136,25 +159,43 @@ class JudgeProcess:
                 stdout=pipe,
                 start_new_session=True,
                 # Idle threads of a BLAS spin, and take from the tested processes.
-                env={**without_places(os.environ), **dict.fromkeys(THREADS, "1")},
+                env={**without_places(os.environ), **dict.fromkeys(THREADS, "1"), TOKEN: "judge"},
             )
 
     def _ask(self, message: Message) -> Mapping[str, Any]:
         self.start()
-        assert self._process is not None
-        write(cast(BinaryIO, self._process.stdin), message)
-        return read(cast(BinaryIO, self._process.stdout)).header
+        process = self._process
+        assert process is not None
+        # A process that is stopped does not end by itself, and reads nothing either.
+        late = Event()
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        watch = Timer(self._patience, end)
+        watch.daemon = True
+        watch.start()
+        try:
+            write(cast(BinaryIO, process.stdin), message)
+            return read(cast(BinaryIO, process.stdout)).header
+        except (OSError, EOFError, ProtocolError) as error:
+            self.close()
+            what = f"gave no answer within {self._patience:g} s" if late.is_set() else "ended"
+            raise JudgeError(f"a judging process {what}: {error}") from error
+        finally:
+            watch.cancel()
 
     def judge(self, task: Task) -> Judged:
         header = {
             **{"case": task.case, "dtype": task.dtype, "arithmetic": asdict(task.arithmetic)},
             "conventions": dict(task.conventions),
+            "excess": {name: list(told) for name, told in task.excess.items()},
         }
         try:
             reply = self._ask(Message(header, task.outputs))
-        except (OSError, EOFError, ProtocolError) as error:
-            self.close()
-            return Judged(error=f"a judging process ended: {error}")
+        except JudgeError as error:
+            return Judged(error=str(error))
         return Judged(reply["verdicts"], reply["digests"], tuple(reply["warnings"]), reply["error"])
 
     def modules(self) -> tuple[str, ...]:
@@ -168,19 +209,43 @@ class JudgeProcess:
                 with suppress(OSError):
                     stream.close()
             self._process.terminate()
-            self._process.wait()
+            try:
+                self._process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
             self._process = None
+
+
+class Room:
+    """Room for a number of bytes; what is larger gets in where nothing else is."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._taken = 0
+        self._changed = Condition()
+
+    def enter(self, weight: int) -> None:
+        """Waits until there is room, and takes it."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or self._taken + weight <= self._size)
+            self._taken += weight
+
+    def leave(self, weight: int) -> None:
+        with self._changed:
+            self._taken -= weight
+            self._changed.notify_all()
 
 
 class Judges:
     """Several judging processes. A case in a dtype always goes to the same one, which knows it."""
 
-    def __init__(self, count: int, folder: Path | None) -> None:
-        self._processes = [JudgeProcess(folder) for _ in range(count)]
+    def __init__(self, count: int, folder: Path | None, patience: float = PATIENCE) -> None:
+        self._processes = [JudgeProcess(folder, patience) for _ in range(count)]
         self._threads = [ThreadPoolExecutor(1, f"judge-{i}") for i in range(count)]
         self._routes: dict[tuple[str, str], int] = {}
         self._load = [0] * count
-        self._free = BoundedSemaphore(count * PENDING)
+        self._room = Room(count * PENDING)
 
     def start(self) -> None:
         """Starts the processes now, so that they load while the tested ones do."""
@@ -194,9 +259,10 @@ class Judges:
             self._routes[key] = least
             self._load[least] += 1000 + sum(array.size for array in task.outputs.values())
         at = self._routes[key]
-        self._free.acquire()
+        weight = OVERHEAD + sum(array.nbytes for array in task.outputs.values())
+        self._room.enter(weight)
         judged = self._threads[at].submit(self._processes[at].judge, task)
-        judged.add_done_callback(lambda _: self._free.release())
+        judged.add_done_callback(lambda _: self._room.leave(weight))
         return judged
 
     def close(self) -> None:
@@ -238,8 +304,8 @@ def main(folder: str, profiles: list[str]) -> None:
             write(replies, Message({"modules": names}))
             continue
         arithmetic = Arithmetic(**header["arithmetic"])
-        case, dtype, conventions = header["case"], header["dtype"], header["conventions"]
-        judged = own.judge(Task(case, dtype, arithmetic, request.arrays, conventions))
+        asked = header["case"], header["dtype"], arithmetic, request.arrays
+        judged = own.judge(Task(*asked, header["conventions"], header["excess"]))
         write(replies, Message(_plain(asdict(judged))))
 
 

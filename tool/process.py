@@ -117,6 +117,8 @@ class Outcome:
     """The last text that the process printed for this call, where the status is not "ok"."""
     outputs: Arrays = field(default_factory=dict)
     """Quantity → array as it was returned, C-contiguous; an absent quantity is absent."""
+    excess: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Quantity → dtype and shape of what is larger than it may be, and was not taken over."""
     seconds: float = 0.0
     """Time of the first repetition, until its arrays could be read."""
     times: tuple[float, ...] = ()
@@ -236,17 +238,21 @@ class Worker:
         layouts: Mapping[str, str] = _EMPTY,
         repeat: int = 1,
         wanted: Sequence[str] = (),
+        limits: Mapping[str, int] = _EMPTY,
         timeout: float | None = None,
     ) -> Outcome:
         """Calls the target's function of a profile, `repeat` times on the same arrays.
 
         `inputs` are keyed by the names of the spec; what is absent is passed as None.
         `layouts` maps input names to layouts of `qkvac.spec.layouts`. `wanted` names inputs whose
-        gradients are to be computed and no others, which adapters alone are asked for.
+        gradients are to be computed and no others, which adapters alone are asked for. `limits`
+        are the most entries that an array may have by quantity; of a larger one dtype and shape
+        are told.
         """
         header = {
             **{"op": "call", "profile": profile, "dtype": dtype, "repeat": repeat},
             **{"attributes": dict(attributes), "layouts": dict(layouts), "wanted": list(wanted)},
+            "limits": dict(limits),
         }
         try:
             self.hello()
@@ -309,9 +315,6 @@ class Worker:
 
     def close(self) -> None:
         """Ends the process and its descendants; the next call starts another one."""
-        child = self._child
-        if child is not None and os.getpid() == self._owner:
-            child.quit()
         self._forget()
 
     def interrupt(self) -> None:
@@ -337,6 +340,7 @@ class Worker:
         return Outcome(
             "ok",
             outputs=reply.arrays,
+            excess={str(n): (str(d), tuple(map(int, s))) for n, (d, s) in header["excess"].items()},
             seconds=float(header["seconds"]),
             times=tuple(map(float, header["times"])),
             mutated=tuple(map(str, header["mutated"])),

@@ -161,7 +161,7 @@ def _described(package: Registered) -> Backend:
             message = Message({"op": "describe", "backend": package.name})
             header = child.exchange(message, LOADING).header
         finally:
-            child.quit()
+            child.end()
     except (WorkerError, OSError) as error:
         return unusable(str(error))
     if header.get("ok") is not True:

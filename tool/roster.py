@@ -19,6 +19,7 @@ from qkvac.cells import COMMAND, FILES, LOADED, Subject
 from qkvac.commands import is_command
 from qkvac.declaration import DTYPES, Declaration, DeclarationError, find, load, parse
 from qkvac.forms import is_model, label
+from qkvac.limits import limits
 from qkvac.process import (
     BackendError,
     Greeting,
@@ -355,8 +356,14 @@ def _float64(
         for case in selection.chosen(profile) if profile in known_profiles() else ():
             if "float64" not in case.dtypes or entry.lacks(case):
                 continue
-            inputs = presented(profile, case.inputs("float64"), entry.declaration.conventions)
-            outcome = process.call(profile, inputs, dtype="float64", attributes=case.attributes)
+            inputs = case.inputs("float64")
+            outcome = process.call(
+                profile,
+                presented(profile, inputs, entry.declaration.conventions),
+                dtype="float64",
+                attributes=case.attributes,
+                limits=limits(case, inputs),
+            )
             if outcome.status in ("error", "unsupported"):
                 return {"float64": f"float64 in, {outcome.reason}"}
             for name in case.results:

@@ -11,6 +11,7 @@ import numpy as np
 
 from qkvac import checks
 from qkvac.findings import Finding, Visit
+from qkvac.limits import limits
 from qkvac.plan import Job
 from qkvac.process import BackendError, Outcome, PortError, Worker, WorkerError
 from qkvac.roster import Entry, worker
@@ -128,6 +129,7 @@ class Runner:
             layouts=job.case.layouts,
             repeat=repeat,
             wanted=wanted,
+            limits=limits(job.case, inputs),
             timeout=self._timeout * (COMPILE_ALLOWANCE if fresh else 1.0),
         )
         return replace(outcome, outputs=restored(profile, outcome.outputs, conventions))

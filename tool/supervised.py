@@ -14,15 +14,14 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
+
+from qkvac.descendants import TOKEN, kill_descendants, kill_marked, kill_orphans
 
 OUTPUT_LIMIT: Final = 64 << 10
 """How many of the last bytes that a process printed are kept."""
 TICK: Final = 0.05
 """Seconds between two looks at whether the process still runs."""
-TOKEN: Final = "QKVAC_PROCESS"
-"""Environment variable by which descendants that left the process group are found."""
 
 _CHUNK: Final = 1 << 18
 
@@ -65,12 +64,18 @@ class Supervised:
         if self._ended:
             return self._popen.returncode
         self._ended = True
-        _kill_marked(self._token)
+        if self._popen.returncode is None:
+            # Stopped, it starts nothing while what it has started is looked for.
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self._popen.pid, signal.SIGSTOP)
+            kill_descendants(self._popen.pid)
+        kill_marked(self._token)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.kill()
         self._popen.wait()
-        _kill_marked(self._token)
+        kill_marked(self._token)
+        kill_orphans()
         self._drain()
         close(self._text)
         return self._popen.returncode
@@ -133,20 +138,3 @@ def close(fd: int) -> None:
     """Closes a file descriptor that may be closed already."""
     with suppress(OSError):
         os.close(fd)
-
-
-def _kill_marked(token: str) -> None:
-    """Kills processes that inherited a token, such as daemons in sessions of their own.
-
-    Linux only, where the environment of a process can be read.
-    """
-    mark = f"{TOKEN}={token}".encode()
-    for _ in range(3):
-        found = False
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):
-                if mark in path.read_bytes():
-                    os.kill(int(path.parent.name), signal.SIGKILL)
-                    found = True
-        if not found:
-            return
