@@ -108,7 +108,7 @@ class Case:
         """Whether there are further draws of the inputs."""
         return self.family != "worked-example"
 
-    def drawn(self, draw: int) -> Case:
+    def drawn(self, draw: int | str) -> Case:
         """The same case on fresh random data, with the id suffix /s`draw`; draw 0 is itself."""
         if draw == 0:
             return self

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qkvac import draw
 from qkvac.commands import text_of
 from qkvac.declaration import DeclarationError, assignments
 from qkvac.engine import Engine
@@ -30,6 +31,8 @@ def check(
     cases: Iterable[str] = (),
     tier: str = "default",
     seeds: int = 0,
+    secret: bool = False,
+    entropy: str = "",
     strict: bool = False,
     workers: int = 0,
     timeout: float = 60.0,
@@ -74,6 +77,7 @@ def check(
         cases=tuple(cases),
         tier=tier,
         seeds=seeds,
+        entropy=draw.entropy(secret, entropy),
         declare=declared,
     )
     options = Options(

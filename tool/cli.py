@@ -45,6 +45,12 @@ equations = click.option(
 )
 """The option of every command that speaks of profiles: they are known before anything else is."""
 
+drawn_from = (
+    click.option("--secret", is_flag=True, help="Draws (1, or --seeds) from fresh entropy."),
+    click.option("--entropy", default="", metavar="SEED", help="Draws from this: the same again."),
+)
+"""The options of every command that draws cases."""
+
 
 def shared(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every command that runs cells."""
@@ -69,6 +75,7 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="N",
             help="N more draws of random cases.",
         ),
+        *drawn_from,
         click.option("--strict", is_flag=True, help="Suspicious results fail."),
         click.option("--record", type=output, metavar="FILE", help="Write a record (JSON Lines)."),
         click.option(
@@ -183,6 +190,8 @@ def check(port: str, **given: Any) -> int:
     metavar="N",
     help="N more draws of random cases.",
 )
+@drawn_from[0]
+@drawn_from[1]
 @click.option(
     "--declare",
     metavar="KEY=VALUE",
@@ -190,16 +199,17 @@ def check(port: str, **given: Any) -> int:
     multiple=True,
 )
 @click.option("--with-expected", is_flag=True, help="Also write certified values and bounds.")
-def export(folder: Path, with_expected: bool, **given: Any) -> None:
+def export(folder: Path, with_expected: bool, secret: bool, entropy: str, **given: Any) -> None:
     """Write the cases as files to DIR, for a port in any language, on any machine.
 
     One safetensors file for each case and dtype, and a manifest. A port writes files of the same
     names that hold the quantities (scores stands for Ω), which `qkvac grade` judges.
     """
+    from qkvac.draw import entropy as drawn_from
     from qkvac.exporting import export as write
     from qkvac.selection import Selection
 
-    write(folder, Selection(**given), with_expected)
+    write(folder, Selection(**given, entropy=drawn_from(secret, entropy)), with_expected)
 
 
 @cli.command(epilog=EPILOG)
@@ -210,13 +220,15 @@ def export(folder: Path, with_expected: bool, **given: Any) -> None:
 def grade(folder: Path, outputs: Path, **given: Any) -> int:
     """Judge the OUTPUTS that a port wrote for what was exported to DIR.
 
-    All that was exported is judged, whatever --tier and --seeds say. What the port declares is
-    read from port.toml in OUTPUTS.
+    All that was exported is judged, whatever --tier, --seeds and --secret say. What the port
+    declares is read from port.toml in OUTPUTS.
     """
     from qkvac.running import run_cells
     from qkvac.vectors import read_manifest
 
-    given |= {"tier": "full", "seeds": read_manifest(folder).draws}
+    manifest = read_manifest(folder)
+    given |= {"tier": "full", "seeds": manifest.draws}
+    given |= {"secret": False, "entropy": manifest.entropy}
     graded = (str(folder), str(outputs))
     return run_cells(backends=(), port=None, graded=graded, **given)
 

@@ -121,6 +121,7 @@ def begin_record(engine: Engine, path: Path) -> Recorder:
         "cases": list(selection.cases),
         "tier": selection.tier,
         "seeds": selection.seeds,
+        **({"entropy": selection.entropy} if selection.entropy else {}),
         "strict": options.strict,
         "timeout": options.timeout,
         "cells": len(engine.cells),

@@ -27,7 +27,7 @@ def export(folder: Path, selection: Selection, with_expected: bool) -> None:
     every = [vector for job in chosen for vector in vectors(job)]
     try:
         _prepare(folder, {MANIFEST, EXPECTED, *(vector.file for vector in every)})
-        count = write(folder, every)
+        count = write(folder, every, selection.entropy)
         if with_expected:
             _write_expected(folder / EXPECTED, chosen)
     except OSError as error:

@@ -9,6 +9,7 @@ from math import prod
 from typing import Final
 
 from qkvac.cells import COMMAND, FOLDER, LOADED, Result, Status
+from qkvac.draw import draw_of
 from qkvac.selection import find_case
 from qkvac.spec.registry import source_of
 from qkvac.usage import UsageError
@@ -93,9 +94,9 @@ def command(result: Result) -> str:
     source = source_of(cell.profile)
     words += ["--spec", source.name] if source is not None and source.is_file else []
     words += ["--case", cell.case, "--dtype", cell.dtype]
-    base, _, draw = cell.case.rpartition("/s")
-    if base and draw.isdecimal() and subject.form != FOLDER:
-        words += ["--seeds", draw]
+    _, draw = draw_of(cell.case)
+    if draw is not None and subject.form != FOLDER:
+        words += draw.words
     if result.grade == "suspicious":
         words.append("--strict")
     if subject.device != "cpu":

@@ -43,6 +43,9 @@ PROPERTY: Final = "qkvac"
 OUTPUT: Final = "qkvac"
 """Key of a worker's output that holds what it says about its cells as a whole."""
 
+ENTROPY: Final = "qkvac_entropy"
+"""Key of a worker's input that holds what further draws come from."""
+
 SKIPPED: Final = frozenset({*Status.NOT_REQUIRED, Status.INDECISIVE, Status.NOT_SEEN})
 
 
@@ -85,7 +88,21 @@ class Matrix:
             tier=given.qkvac_tier,
             seeds=given.qkvac_seeds,
             declare=tuple(given.qkvac_declare),
+            entropy=self._entropy(),
         )
+
+    def _entropy(self) -> str:
+        """What xdist's controller has drawn once for all its workers, or what is drawn here."""
+        from qkvac.draw import entropy
+
+        given = self.config.option
+        if self.worker:
+            return str(self._channels.workerinput[ENTROPY])
+        try:
+            sharded = given.qkvac_shard is not None
+            return entropy(given.qkvac_secret, given.qkvac_entropy, sharded)
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
 
     @cached_property
     def options(self) -> Options:
@@ -221,7 +238,9 @@ class Matrix:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        node.workerinput[ROSTER] = self.engine.roster.to_json() if self._leads_here() else ""
+        leads = self._leads_here()
+        node.workerinput[ENTROPY] = self.selection.entropy if leads else ""
+        node.workerinput[ROSTER] = self.engine.roster.to_json() if leads else ""
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_xdist_make_scheduler(

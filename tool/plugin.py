@@ -41,6 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("declare", "declare KEY=VALUE of the port, in dotted TOML", **several)
     option("tier", "which cases to run", choices=("default", "full"), default="default")
     option("seeds", "further draws of every random case", type=int, default=0, metavar="N")
+    option("secret", "draw from fresh entropy", action="store_true", default=False)
+    option("entropy", "draw from this: the same again", default="", metavar="SEED")
     option("strict", "fail on suspicious results too", action="store_true", default=False)
     option("record", "write a record of the run to FILE (JSON Lines)", metavar="FILE")
     option("known-deviations", "add the known deviations in FILE", metavar="FILE")

@@ -218,6 +218,7 @@ class Report:
             "sentence": self.sentence,
             "exit_status": self.exit_status,
             **({"shard": str(self.shard), "whole": self.whole} if self.shard else {}),
+            **({"entropy": self.selection.entropy} if self.selection.entropy else {}),
             "counts": dict(self.counts),
             "left_out": dict(self.left_out),
             "identities": [

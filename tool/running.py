@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from qkvac import draw
 from qkvac.cells import Result
 from qkvac.engine import Engine
 from qkvac.execution import Execution, execute
@@ -34,6 +35,8 @@ def run_cells(
     cases: tuple[str, ...],
     tier: str,
     seeds: int,
+    secret: bool,
+    entropy: str,
     strict: bool,
     record: Path | None,
     known_deviations: Path | None,
@@ -55,9 +58,9 @@ def run_cells(
             raise UsageError(f"{name} {value}: it is at least {least}")
     if not timeout > 0:
         raise UsageError(f"--timeout {timeout:g}: it is a time in seconds, more than 0")
-    selection = Selection(
-        backends, port, profiles, dtypes, devices, cases, tier, seeds, declare, graded
-    )
+    drawn_from = draw.entropy(secret, entropy, shard is not None)
+    selected = (backends, port, profiles, dtypes, devices, cases, tier, seeds, declare, graded)
+    selection = Selection(*selected, drawn_from)
     options = Options(
         workers=workers,
         timeout=timeout,

@@ -12,6 +12,7 @@ from typing import Final
 
 from qkvac import breadth
 from qkvac.declaration import DTYPES
+from qkvac.draw import Draw, draw_of
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.registry import known_profiles, remembered
 from qkvac.usage import UsageError, unknown
@@ -44,10 +45,13 @@ class Selection:
     cases: tuple[str, ...] = ()
     tier: str = "default"
     seeds: int = 0
+    """Further draws of every random case; one at least where there is an `entropy`."""
     declare: tuple[str, ...] = ()
     """What a port declares besides, in dotted TOML; wins over its own declaration."""
     graded: tuple[str, ...] = ()
     """Folders of exported inputs and of a port's outputs, where those are to be judged."""
+    entropy: str = ""
+    """What further draws come from, if not from seeds that everybody knows."""
 
     @property
     def declared(self) -> str:
@@ -66,7 +70,7 @@ class Selection:
             raise unknown("tier", self.tier, TIERS)
         if self.seeds < 0:
             raise UsageError(f"--seeds {self.seeds}: it is a number of additional draws")
-        known = [case.id for name in profiles_with_cases() for case in _drawn(name, self.seeds)]
+        known = [case.id for name in profiles_with_cases() for case in self._drawn(name)]
         for pattern in self.cases:
             if not any(_matches(id, pattern) for id in known):
                 raise unknown("case", pattern, known, "qkvac cases")
@@ -75,9 +79,12 @@ class Selection:
         """Selected cases of a profile in the order of the spec, of every tier; draws follow."""
         if self.profiles and profile not in self.profiles:
             return
-        for case in _drawn(profile, self.seeds):
+        for case in self._drawn(profile):
             if not self.cases or any(_matches(case.id, pattern) for pattern in self.cases):
                 yield case
+
+    def _drawn(self, profile: str) -> tuple[Case, ...]:
+        return _drawn(profile, max(self.seeds, bool(self.entropy)), self.entropy)
 
     def runs(self, case: Case, dtype: str, shapes: str = breadth.ALL) -> bool:
         """Whether the tier has the case; by default, modes may run some or few shapes."""
@@ -92,11 +99,10 @@ def _matches(id: str, pattern: str) -> bool:
 
 
 @remembered
-def _drawn(profile: str, seeds: int) -> tuple[Case, ...]:
+def _drawn(profile: str, seeds: int, entropy: str) -> tuple[Case, ...]:
+    draws: list[int | str] = [0, *(str(Draw(n, entropy)) for n in range(1, seeds + 1))]
     return tuple(
-        case.drawn(draw)
-        for case in cases(profile)
-        for draw in range(1 + (seeds if case.random else 0))
+        case.drawn(draw) for case in cases(profile) for draw in draws[: None if case.random else 1]
     )
 
 
@@ -106,9 +112,9 @@ def find_case(id: str) -> Case:
     known = {case.id: case for name in profiles_with_cases() for case in cases(name)}
     if id in known:
         return known[id]
-    base, _, draw = id.rpartition("/s")
-    if base in known and known[base].random and draw.isdecimal():
-        return known[base].drawn(int(draw))
+    base, draw = draw_of(id)
+    if draw is not None and draw.number and base in known and known[base].random:
+        return known[base].drawn(str(draw))
     raise unknown("case", id, known, "qkvac cases")
 
 

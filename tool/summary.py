@@ -144,9 +144,15 @@ def _named(names: list[str], kind: str = "subjects") -> str:
     return ", ".join(names) if len(names) <= FEW else f"{len(names)} {kind}"
 
 
+def _drawn(report: Report) -> list[str]:
+    """What further draws come from, where no port can have known."""
+    entropy = report.selection.entropy
+    return [f"drawn from entropy: --entropy {entropy} draws the same again"] if entropy else []
+
+
 def _left_out(report: Report) -> list[str]:
-    """What was not run, or proves nothing, and why; one line each."""
-    lines = [*report.roster.notes, *_not_offered(report)]
+    """What was drawn and what not run, or proves nothing, and why; one line each."""
+    lines = [*_drawn(report), *report.roster.notes, *_not_offered(report)]
     reasons = Counter[tuple[str, str, str]]()
     for result in report.results:
         if not result.offered and (result.reason or "").startswith("no function"):

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac import relations, tensors
+from qkvac.draw import draw_of
 from qkvac.plan import Job
 from qkvac.selection import find_case
 from qkvac.spec.attention import SPEC_VERSION, Arithmetic
@@ -140,19 +141,21 @@ def plain(name: str) -> str:
 # --- writing ---------------------------------------------------------------------------------
 
 
-def write(folder: Path, all_vectors: Iterable[Vector]) -> int:
+def write(folder: Path, all_vectors: Iterable[Vector], entropy: str = "") -> int:
     """Writes vectors and their manifest into an existing folder; how many they were."""
     entries = []
     for vector in all_vectors:
         (folder / vector.file).write_bytes(vector.data)
         entries.append(vector.to_json())
-    (folder / MANIFEST).write_bytes(manifest(entries))
+    (folder / MANIFEST).write_bytes(manifest(entries, entropy))
     return len(entries)
 
 
-def manifest(entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """The bytes of a manifest."""
+def manifest(entries: Iterable[Mapping[str, Any]], entropy: str = "") -> bytes:
+    """The bytes of a manifest; `entropy` is what further draws come from."""
     table = {"format": FORMAT, "spec": SPEC_VERSION, "vectors": list(entries)}
+    if entropy:
+        table["entropy"] = entropy
     return (json.dumps(table, indent=1, sort_keys=True) + "\n").encode("ascii")
 
 
@@ -197,6 +200,8 @@ class Manifest:
     """SHA-256 of a vector's file, by dtype and id."""
     draws: int
     """The largest number of a further draw among the cases."""
+    entropy: str = ""
+    """What they were drawn from, "" for seeds that everybody knows."""
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -218,15 +223,19 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path} is of spec {str(version)[:20]!r}, this is spec {SPEC_VERSION}: export again"
         )
     digests = dict[str, dict[str, str]]()
-    draws = 0
+    draws, drawn_from = 0, set[str]()
     for id, dtype, digest in entries:
         base = _case_of(id)
         if base is None or dtype not in base.dtypes:
             raise UsageError(f"{path} names {id[:80]!r} in {dtype[:20]!r}, which is no case")
         digests.setdefault(dtype, {})[id] = digest
-        draw = base.id.rpartition("/s")[2]
-        draws = max(draws, int(draw) if draw.isdecimal() else 0)
-    return Manifest(digests, draws)
+        _, draw = draw_of(base.id)
+        if draw is not None:
+            draws = max(draws, draw.number)
+            drawn_from.add(draw.entropy)
+    if len(drawn_from) > 1:
+        raise UsageError(f"{path} names draws from several entropies: export again")
+    return Manifest(digests, draws, "".join(drawn_from))
 
 
 def _case_of(id: str) -> Case | None:

@@ -221,7 +221,7 @@ def test_large_arrays_cross_while_the_port_prints(ports: Ports) -> None:
 def test_a_port_that_does_not_load(
     ports: Ports, body: str, error: type[Exception], words: str
 ) -> None:
-    worker = ports(body, load_timeout=1.0)
+    worker = ports(body, load_timeout=1.0 if error is WorkerTimeout else 60.0)
     with pytest.raises(error, match=words):
         worker.hello()
     outcome = ask(worker, 4)

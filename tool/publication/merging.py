@@ -171,6 +171,9 @@ def _environment(parts: Sequence[_Part]) -> Environment:
     run["notes"] = _union(other.get("notes", []) for other in runs)
     run["tier"] = max((other["tier"] for other in runs), key=["default", "full"].index)
     run["seeds"] = max(other["seeds"] for other in runs)
+    drawn_from = _union([other["entropy"]] for other in runs if "entropy" in other)
+    if drawn_from:
+        run["entropy"] = ", ".join(drawn_from)
     run["timeout"] = max(other["timeout"] for other in runs)
     run["cells"] = sum(other["cells"] for other in runs)
     run["left_out"] = _left_out(parts)

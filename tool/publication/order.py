@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 
 from qkvac.cells import CHECKS, Cell
 from qkvac.declaration import DTYPES
+from qkvac.draw import draw_of
 from qkvac.spec.cases import cases
 from qkvac.spec.registry import known_profiles, remembered
 
@@ -29,8 +30,7 @@ def quantity_place(profile: str, name: str) -> Place:
 def case_place(id: str) -> Place:
     """Where a case stands among those of its profile; further draws follow the first."""
     known = _cases(id.partition("/")[0])
-    base, _, draw = id.rpartition("/s")
-    place = known.get(id, known.get(base if draw.isdecimal() else id, UNKNOWN))
+    place = known.get(id, known.get(draw_of(id)[0], UNKNOWN))
     return place, id
 
 

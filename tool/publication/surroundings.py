@@ -48,6 +48,7 @@ def facts(environment: Environment) -> dict[str, str]:
         **known["settings"],
         "tier": run["tier"],
         "seeds": run["seeds"],
+        "entropy": run.get("entropy", ""),
         "strict": "yes" if run["strict"] else "",
     }
     for name in ("backends", "profiles", "dtypes", "cases"):
