@@ -63,7 +63,7 @@ class Case:
             "empty": 0 in (*axes.values(), *self.batch),
             "batches": bool(self.batch) and not declared.samples,
             "masks": self.masked,
-            "scale": "scale" in declared.choices and "scale" in self.attributes,
+            "scale": any(keyword in self.attributes for keyword in declared.optional_numbers),
         }
         words |= {word: axes[one] != axes[other] for word, (one, other) in declared.unequal.items()}
         return frozenset(word for word, needed in words.items() if needed)

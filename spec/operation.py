@@ -94,6 +94,10 @@ def _first(node: Op, axes: Sequence[Axes]) -> Axes:
     return axes[0]
 
 
+def _none(node: Op, axes: Sequence[Axes]) -> Axes:
+    return ()
+
+
 def default_evaluate(e: Evaluation, node: Op) -> Any:
     """The method of the operation's name, with sizes for scalars and a negative number for axis."""
     operands = [e.size(arg) if e.is_scalar(arg) else e.value(arg) for arg in node.args]
@@ -156,6 +160,8 @@ class Operation:
     operands: tuple[Operand, ...]
     result: Callable[[Op, Sequence[Axes]], Axes] = _first
     """The declared axes of the result, from those of the operands; none for a scalar."""
+    ordered: Callable[[Op, Sequence[Axes]], Axes] = _none
+    """The axes, of operands or of the result, in which it goes by the place of an entry."""
     has_axis: bool = False
     """Whether it takes `axis`, which counts the declared axes of its first operand."""
     is_mask: bool = False

@@ -168,6 +168,7 @@ _DEFINED: Final = (
         lambda node, axes: node.args,
         is_mask=True,
         numpy=rules.pattern("np.tri({}, {}, dtype=bool)"),
+        ordered=rules.sizes,
     ),
     Operation(
         "finite",
@@ -183,6 +184,7 @@ _DEFINED: Final = (
         rules.split,
         helper=numpy_helpers.SPLIT,
         reverse=rules.first_only(lambda b: Op("merge", (b.given,))),
+        ordered=rules.heads_of_columns,
     ),
     Operation(
         "merge",
@@ -190,6 +192,7 @@ _DEFINED: Final = (
         rules.merged,
         helper=numpy_helpers.MERGE,
         reverse=rules.back_merge,
+        ordered=rules.columns_of_heads,
     ),
     Operation(
         "repeat",
@@ -197,6 +200,7 @@ _DEFINED: Final = (
         lambda node, axes: (*axes[0][:-3], node.args[1], *axes[0][-2:]),
         helper=numpy_helpers.REPEAT,
         reverse=rules.like_argument("sum_to"),
+        ordered=rules.shared_heads,
     ),
     Operation(
         "take",
@@ -204,6 +208,7 @@ _DEFINED: Final = (
         rules.table,
         numpy=lambda node, page: f"{page.of(node.args[0], ATOM)}[{page.of(node.args[1])}]",
         reverse=rules.like_argument("scatter_add"),
+        ordered=rules.entries,
     ),
     Operation(
         "first",
@@ -212,6 +217,7 @@ _DEFINED: Final = (
         numpy=rules.first_numpy,
         evaluate=rules.of_axis_0,
         reverse=rules.like_argument("pad"),
+        ordered=rules.first_entries,
     ),
     Operation("sum", (_X,), rules.summed, has_axis=True, numpy=rules.sum_numpy),
     Operation(
@@ -221,14 +227,22 @@ _DEFINED: Final = (
         numpy=rules.sum_to_numpy,
         helper=numpy_helpers.SUM_TO,
         evaluate=rules.sum_to,
+        ordered=rules.everything,
     ),
     Operation(
         "scatter_add",
         (_X, Operand("index", "index"), _LIKE),
         rules.like_last,
         helper=numpy_helpers.SCATTER_ADD,
+        ordered=rules.everything,
     ),
-    Operation("pad", (_X, _LIKE), rules.like_last, helper=numpy_helpers.PAD),
+    Operation(
+        "pad",
+        (_X, _LIKE),
+        rules.like_last,
+        helper=numpy_helpers.PAD,
+        ordered=rules.everything,
+    ),
 )
 
 OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType({o.name: o for o in _DEFINED})

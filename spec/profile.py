@@ -237,6 +237,12 @@ class Profile:
         return frozenset(one.input for one in bound if isinstance(one, Mask))
 
     @cached_property
+    def optional_numbers(self) -> frozenset[str]:
+        """Keywords that may have a number for their value, or None."""
+        found = self.keywords.items()
+        return frozenset(k for k, one in found if isinstance(one, Parameter) and one.optional)
+
+    @cached_property
     def without_batch(self) -> frozenset[str]:
         """Inputs that have no batch axes of their own, or broadcast along some."""
         return self.masks | frozenset(self.shared)

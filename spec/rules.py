@@ -94,6 +94,39 @@ def like_last(node: Op, axes: Sequence[Axes]) -> Axes:
     return axes[-1]
 
 
+# --- places --------------------------------------------------------------------------------
+
+
+def sizes(node: Op, axes: Sequence[Axes]) -> Axes:
+    """A triangle: who comes before whom."""
+    return node.args
+
+
+def heads_of_columns(node: Op, axes: Sequence[Axes]) -> Axes:
+    return (axes[0][-1], node.args[1])
+
+
+def columns_of_heads(node: Op, axes: Sequence[Axes]) -> Axes:
+    return (axes[0][-3], axes[0][-1])
+
+
+def shared_heads(node: Op, axes: Sequence[Axes]) -> Axes:
+    return (axes[0][-3], node.args[1])
+
+
+def entries(node: Op, axes: Sequence[Axes]) -> Axes:
+    """Rows of a table, which are found by their number."""
+    return axes[0][:1]
+
+
+def first_entries(node: Op, axes: Sequence[Axes]) -> Axes:
+    return (axes[0][0], node.args[1])
+
+
+def everything(node: Op, axes: Sequence[Axes]) -> Axes:
+    return tuple(axis for operand in axes for axis in operand)
+
+
 # --- printers ------------------------------------------------------------------------------
 
 

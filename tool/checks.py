@@ -6,12 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from qkvac import breadth, gradient_checks, metamorphic, protocol_checks
 from qkvac.findings import Finding, UnansweredError, Visit, failed
 from qkvac.normality import stays_normal
-from qkvac.relations import MOVES, samples
+from qkvac.relations import (
+    MOVES,
+    copied,
+    later_tokens,
+    own_rows,
+    permutations,
+    samples,
+    shortest,
+)
 from qkvac.roster import Entry
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.registry import known_profiles, remembered
@@ -144,17 +150,12 @@ def _one_of_each_variant(trait: Trait) -> Suits:
 
 def _is_random(case: Case) -> bool:
     """Fresh data can be drawn, in plain arrays. What kernels take has leading axes anyway."""
-    return case.random and not case.layouts and (not case.batch or "L" in case.sizes)
+    return case.random and not case.layouts and (not case.batch or case.declared.samples)
 
 
 def _is_plain(case: Case) -> bool:
     """Random data of several tokens."""
-    return _is_random(case) and _length(case) > 1
-
-
-def _length(case: Case) -> int:
-    """Tokens of the shortest sequence."""
-    return min(case.sizes.get(axis, 9) for axis in ("n", "L", "S"))
+    return _is_random(case) and shortest(case) > 1
 
 
 _is_main: Final = _one(_is_plain)
@@ -170,26 +171,16 @@ def _in_proved_mode(kind: Kind, dtype: str, case: Case) -> bool:
 
 def _shows_the_future(case: Case) -> bool:
     """Causal, with tokens on both sides of the last one that is kept."""
-    causal = case.profile == "causal_attention" or "causal" in case.variant.split("-")
-    return causal and _is_random(case) and _length(case) > 2
+    return _is_random(case) and bool(later_tokens(case))
 
 
-@remembered
 def _shows_the_first(case: Case) -> bool:
-    """Some first query sees the first key, and as it is causal, no other."""
-    if not _shows_the_future(case) or not case.masked:
-        return _shows_the_future(case)
-    mask = case.inputs(case.dtypes[0])["mask"]
-    kept = mask if mask.dtype == bool else np.isfinite(mask.astype(np.float64))
-    return bool(np.broadcast_to(kept, (*kept.shape[:-2], *_crossed(case)))[..., 0, 0].any())
-
-
-def _crossed(case: Case) -> tuple[int, int]:
-    return case.sizes["L"], case.sizes["S"]
+    """Some query sees a single key, as it is causal: its values are known."""
+    return _shows_the_future(case) and bool(copied(case))
 
 
 def _has_queries(case: Case) -> bool:
-    return case.variant in ("plain", "causal", "") and "L" in case.sizes and _is_plain(case)
+    return not case.masked and _is_plain(case) and bool(own_rows(case))
 
 
 def _is_batched(case: Case) -> bool:
@@ -201,22 +192,15 @@ def _is_unmasked_batch(case: Case) -> bool:
 
 
 def _feels_all_inputs(case: Case) -> bool:
-    return case.variant in ("", "plain", "bias") and _is_plain(case)
+    return not case.masked and _is_plain(case)
 
 
 def _can_be_permuted(case: Case) -> bool:
-    causal = case.profile == "causal_attention" or "causal" in case.variant.split("-")
-    return "tokens" not in _input_names(case) and not causal and not case.masked and _is_plain(case)
-
-
-@remembered
-def _input_names(case: Case) -> frozenset[str]:
-    return frozenset(tensor.name for tensor in case.program.inputs)
+    return _is_plain(case) and bool(permutations(case))
 
 
 def _takes_masks(case: Case) -> bool:
-    plain = case.variant in ("", "plain", "causal", "boolean", "additive")
-    return "L" in case.sizes and plain and _is_random(case)
+    return bool(case.declared.masks) and _is_random(case)
 
 
 def _uncompiled(suits: Suits) -> Suits:
@@ -295,7 +279,9 @@ CHECKS: Final[Mapping[str, Check]] = {
     "sensitivity": Check(
         metamorphic.sensitivity, _one_of_each_variant(_feels_all_inputs), by_entry=True
     ),
-    "permutation": Check(metamorphic.permutation, _one(_can_be_permuted), by_entry=True),
+    "permutation": Check(
+        metamorphic.permutation, _one_of_each_variant(_can_be_permuted), by_entry=True
+    ),
     "samples": Check(metamorphic.samples, _uncompiled(_one(_is_unmasked_batch)), by_entry=True),
     "mask-forms": Check(
         metamorphic.mask_forms, _masked(_one_of_each_variant(_takes_masks)), by_entry=True

@@ -9,7 +9,6 @@ each within its bound (clause B); whether their bits are equal is reported.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -28,18 +27,21 @@ from qkvac.findings import (
 from qkvac.relations import (
     MOVES,
     Array,
+    Disturbance,
     Inputs,
+    copied,
     further,
-    last_kept,
     last_sample,
-    one_query,
-    order,
+    later_tokens,
+    own_rows,
+    permutations,
 )
 from qkvac.spec import rounding
+from qkvac.spec.copies import copies
+from qkvac.spec.equations import fold
 from qkvac.spec.faulty import compute
 from qkvac.spec.presentation import of_values
 from qkvac.spec.verdict import Question
-from qkvac.spec.visibility import visible
 
 CERTAIN = 4.0
 """A difference of more than so many bounds cannot be due to rounding in two runs."""
@@ -81,57 +83,33 @@ def _factor(name: str, factor: float) -> str:
 
 def future(visit: Visit) -> Finding:
     """Where attention is causal, later tokens change no bit of what earlier ones get."""
-    case, sizes = visit.case, visit.case.sizes
-    ahead = sizes["S"] - sizes["L"] if _alignment(visit) == "bottom-right" and "S" in sizes else 0
-    asked = further("future", case, visit.dtype, visit.inputs)
-    for kept, inputs in zip(last_kept(case), asked, strict=True):
-        rows = slice(0, max(kept + 1 - ahead, 0))
-        what = f"with other tokens after {kept}, the call"
-        finding = _rows(visit, answer(visit, inputs), rows, what, _blind(visit))
-        if finding.status != Status.PASSED:
-            return finding
-    return PASSED
+    return _independent(visit, "future", later_tokens(visit.case))
 
 
 def own_row(visit: Visit) -> Finding:
     """Another query token changes no row but its own."""
-    row = one_query(visit.case)
-    rows = np.arange(visit.case.sizes["L"]) != row
-    (inputs,) = further("own-row", visit.case, visit.dtype, visit.inputs)
-    return _rows(visit, answer(visit, inputs), rows, f"with another query {row}, the call")
+    return _independent(visit, "own-row", own_rows(visit.case))
 
 
-def _blind(visit: Visit) -> Array:
-    """Queries without keys, where those get the mean of all values, later ones included."""
-    mean = visit.entry.declaration.conventions["empty_row"] == "mean"
-    if not (mean and visit.case.masked):
-        return np.array(False)
-    return np.asarray(~_kept(visit).any(-1))
-
-
-def _rows(
-    visit: Visit,
-    other: Mapping[str, Array],
-    rows: Any,
-    what: str,
-    blind: Array = np.array(False),  # noqa: B008
-) -> Finding:
-    """Whether some rows of the weights, and of all that follows, have the same bits."""
-    quantities = visit.case.quantities
-    for name in quantities[quantities.index("A") :]:
-        if name not in visit.outputs:
-            continue
-        if name not in other:
+def _independent(visit: Visit, check: str, disturbances: Sequence[Disturbance]) -> Finding:
+    """Whether all entries that some others have no influence on keep their bits."""
+    conventions = of_values(visit.entry.declaration.conventions)
+    asked = further(check, visit.case, visit.dtype, visit.inputs)
+    for disturbance, inputs in zip(disturbances, asked, strict=True):
+        other = answer(visit, inputs)
+        what = f"with {disturbance.what}, the call"
+        reached = disturbance.influenced(visit.case, visit.inputs, conventions)
+        if visit.outputs.keys() != other.keys():
             return failed(f"{what} returns other quantities")
-        first, second = visit.outputs[name], other[name]
-        if first.shape != second.shape or first.ndim < 2:
-            return failed(f"{what} returns {name} in another shape")
-        excused = np.broadcast_to(blind[..., None], first.shape)
-        kept, found = (
-            np.where(excused, array.dtype.type(0), array)[..., rows, :] for array in (first, second)
-        )
-        if not same_bits(kept, found):
-            return failed(f"{what} changes rows of {name} that do not depend on them")
+        for name, first in visit.outputs.items():
+            second = other[name]
+            if first.shape != second.shape or first.shape != reached[name].shape:
+                return failed(f"{what} returns {name} in another shape")
+            kept, found = (
+                np.where(reached[name], array.dtype.type(0), array) for array in (first, second)
+            )
+            if not same_bits(kept, found):
+                return failed(f"{what} changes rows of {name} that do not depend on them")
     return PASSED
 
 
@@ -155,50 +133,39 @@ def batch(visit: Visit) -> Finding:
 
 
 def first_row(visit: Visit) -> Finding:
-    """A first query that sees the first key alone gets its values as they are."""
-    case = visit.case
-    values = visit.inputs.get("V", visit.outputs.get("V"))
-    if values is None:
-        return Finding(Status.NOT_REPORTED, "V is not returned")
-    result = visit.outputs.get("C")
-    if result is None:
-        return Finding(Status.NOT_REPORTED, "C is not returned")
-    expected = values[..., 0, :]
-    alone = np.array(True)
-    if "h" in case.sizes and "V" in visit.inputs:
-        expected = np.repeat(values, case.sizes["h"] // case.sizes["g"], -3)[..., 0, :]
-        alone = _kept(visit)[..., 0, :]
-        alone = (alone.sum(-1) == 1) & alone[..., 0]
-    found = result[..., 0, :]
-    if found.shape != expected.shape:
-        return failed(f"C has the shape {list(result.shape)}")
-    which = np.broadcast_to(alone[..., None], found.shape)
-    if not which.any():
-        return Finding(Status.SKIPPED, "no first query sees the first key alone")
-    # A plain 0 has no common dtype with bfloat16 in NumPy 1.
-    kept = np.where(which, expected, expected.dtype.type(0))
-    copied = np.where(which, found, found.dtype.type(0))
-    if same_bits(kept, copied):
-        return PASSED
-    place = where(kept, copied)
-    if visit.entry.arithmetic(visit.dtype).softmax == "shifted, divided":
-        return failed(f"C[0] is not V[0], the only values that its query sees{place}")
+    """A query that sees one key alone, as the first one does, gets its values as they are."""
+    case, outputs = visit.case, visit.outputs
+    asked = copied(case)
+    missing = next((name for name in asked if name not in outputs), "")
+    if missing:
+        return Finding(Status.NOT_REPORTED, f"{missing} is not returned")
     bounds = bounds_of(visit, visit.inputs)
-    room = bounds["C"][..., 0, :]
-    if "V" not in visit.inputs:
-        room = room + bounds["V"][..., 0, :]
-    if not within(kept, copied, room):
-        return failed(f"C[0] differs from V[0] by more than rounding allows{place}")
-    return Finding(Status.PASSED, "bits of C[0] and V[0] differ, as allowed")
-
-
-def _alignment(visit: Visit) -> str:
-    return visit.entry.declaration.conventions["causal_alignment"]
-
-
-def _kept(visit: Visit) -> Array:
-    """Which keys each query sees, for all heads and samples."""
-    return visible(visit.case, visit.inputs, visit.entry.declaration.conventions)
+    conventions = of_values(visit.entry.declaration.conventions)
+    found = copies(case.program, visit.inputs, case.bindings, outputs, bounds, conventions)
+    if not found.keys() & set(asked):
+        return Finding(Status.NOT_REPORTED, "the values are not returned")
+    different = []
+    for name in (name for name in asked if name in found):
+        expected, told = found[name], outputs[name]
+        if told.shape != expected.shape:
+            return failed(f"{name} has the shape {list(told.shape)}")
+        # A plain 0 has no common dtype with bfloat16 in NumPy 1.
+        nothing = told.dtype.type(0)
+        values = np.where(expected.known, expected.value.astype(told.dtype), nothing)
+        copy = np.where(expected.known, told, nothing)
+        if np.array_equal(values, copy):
+            continue
+        different.append(name)
+        place = where(values, copy)
+        if visit.entry.arithmetic(visit.dtype).softmax == "shifted, divided":
+            return failed(f"{name} is not what its query sees alone{place}")
+        if not within(values, copy, expected.room + bounds[name]):
+            what = f"{name} differs from what its query sees alone"
+            return failed(f"{what} by more than rounding allows{place}")
+    if not different:
+        return PASSED
+    what = f"bits differ in {listed(different)} where a query sees one key alone"
+    return Finding(Status.PASSED, f"{what}, as allowed")
 
 
 # --- sensitivity -----------------------------------------------------------------------------
@@ -206,7 +173,7 @@ def _kept(visit: Visit) -> Array:
 
 def sensitivity(visit: Visit) -> Finding:
     """Every input changes what it has to change, by more than rounding can undo."""
-    names = [name for name in visit.inputs if name != "mask"]
+    names = [name for name in visit.inputs if name not in visit.case.declared.masks]
     asked = further("sensitivity", visit.case, visit.dtype, visit.inputs)
     before = _evaluated(visit, visit.inputs)
     for name, inputs in zip(names, asked, strict=True):
@@ -245,64 +212,61 @@ def _evaluated(visit: Visit, inputs: Inputs) -> Mapping[str, tuple[Array, Array]
 
 
 def permutation(visit: Visit) -> Finding:
-    """Without a causal mask the order of the keys, or of all tokens, is none of the result."""
-    (inputs,) = further("permutation", visit.case, visit.dtype, visit.inputs)
-    other = answer(visit, inputs)
-    changed = {name: array for name, array in inputs.items() if array is not visit.inputs[name]}
-    tokens = next(iter(changed.values())).shape[-2]
-    by_rows = "X" in changed
-
-    def back(name: str, array: Array) -> Array:
-        if name in ("Ω", "A"):
-            array = np.take(array, np.argsort(order(tokens)), -1)
-        return np.take(array, np.argsort(order(tokens)), -2) if by_rows else array
-
-    restored = {name: back(name, array) for name, array in other.items()}
-    bounds = {name: back(name, array) for name, array in bounds_of(visit, inputs).items()}
-    return alike(visit, restored, bounds, "permuted tokens")
+    """Where nothing goes by it, the order of keys, queries or tokens is none of the result."""
+    case, findings = visit.case, []
+    asked = further("permutation", case, visit.dtype, visit.inputs)
+    tensors = case.program.tensors
+    for moved, inputs in zip(permutations(case), asked, strict=True):
+        other, bounds = answer(visit, inputs), bounds_of(visit, inputs)
+        restored, room = (
+            {name: moved.applied(tensors[name], array, back=True) for name, array in found.items()}
+            for found in (other, bounds)
+        )
+        findings.append(alike(visit, restored, room, str(moved)))
+    return _all(findings)
 
 
 def samples(visit: Visit) -> Finding:
     """A sample gives the same in a batch as alone."""
-    count = len(visit.case.batch)
-    at = (0,) * count
-    inputs = {
-        name: array[at] if name not in ("mask",) and _is_batched(name, array, visit) else array
-        for name, array in visit.inputs.items()
-    }
+    at = (0,) * len(visit.case.batch)
+    shared = visit.case.declared.without_batch
+    inputs = {name: array if name in shared else array[at] for name, array in visit.inputs.items()}
     other = answer(visit, inputs)
     first = {name: array[at] for name, array in visit.outputs.items()}
     mine = {name: array[at] for name, array in bounds_of(visit, visit.inputs).items()}
     return alike(visit, other, bounds_of(visit, inputs), "a sample alone", first, mine)
 
 
-def _is_batched(name: str, array: Array, visit: Visit) -> bool:
-    rank = next(t.rank for t in visit.case.program.inputs if t.name == name)
-    return array.ndim > rank
-
-
 def mask_forms(visit: Visit) -> Finding:
     """A mask that drops nothing is none, and a mask that broadcasts is the whole mask."""
-    sizes = visit.case.sizes
-    whole = (*visit.case.batch, sizes["h"], sizes["L"], sizes["S"])
-    mask = visit.inputs.get("mask")
-    if mask is not None:
-        forms = {"the expanded mask": np.broadcast_to(mask, whole).copy()}
-    else:
-        forms = {
-            "a mask that is all True": np.ones(whole[-2:], bool),
-            "an additive mask of zeros": np.zeros(whole[-2:], visit.inputs["Q"].dtype),
-        }
+    case, findings = visit.case, []
     bounds = bounds_of(visit, visit.inputs)
-    different = []
-    for what, form in forms.items():
-        other = answer(visit, {**visit.inputs, "mask": form})
-        finding = alike(visit, other, bounds, what)
+    for name in case.declared.masks:
+        axes = case.declared.inputs[name].axes
+        whole = tuple(int(fold(axis, case.sizes).rational()) for axis in axes)
+        mask = visit.inputs.get(name)
+        if mask is not None:
+            expanded = np.broadcast_to(mask, (*case.batch, *whole)).copy()
+            forms = {f"the expanded {name}": expanded}
+        else:
+            stored = next(a.dtype for a in visit.inputs.values() if a.dtype.kind not in "bi")
+            forms = {
+                f"a {name} that is all True": np.ones(whole[-2:], bool),
+                f"an additive {name} of zeros": np.zeros(whole[-2:], stored),
+            }
+        for what, form in forms.items():
+            other = answer(visit, {**visit.inputs, name: form})
+            findings.append(alike(visit, other, bounds, what))
+    return _all(findings)
+
+
+def _all(findings: Sequence[Finding]) -> Finding:
+    """The first that failed, or what is told of those that passed."""
+    for finding in findings:
         if finding.status != Status.PASSED:
             return finding
-        if finding.different:
-            different.append(f"{finding.reason} with {what}")
-    return Finding(Status.PASSED, "; ".join(different) or EQUAL)
+    told = [finding.reason or "" for finding in findings if finding.different]
+    return Finding(Status.PASSED, "; ".join(dict.fromkeys(told)) or EQUAL)
 
 
 EQUAL = "bits equal"
@@ -330,7 +294,7 @@ def alike(
             return failed(f"with {what}, {name} differs by more than rounding allows")
     if not different:
         return Finding(Status.PASSED, EQUAL)
-    reason = f"bits differ in {listed(different)}, as allowed"
+    reason = f"bits differ in {listed(different)} with {what}, as allowed"
     return Finding(Status.PASSED, reason, different=tuple(different))
 
 

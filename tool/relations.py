@@ -6,7 +6,7 @@ case, as if they were cases of their own. So no further input depends on what a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
@@ -14,6 +14,11 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac.spec.case import Case
+from qkvac.spec.copies import copies
+from qkvac.spec.influence import blank, influenced
+from qkvac.spec.registry import remembered
+from qkvac.spec.structure import orderless, places, rows, sequences, triangles
+from qkvac.spec.syntax import Tensor
 
 Array = np.ndarray[Any, Any]
 Inputs = Mapping[str, Array]
@@ -87,20 +92,152 @@ def times(array: Array, factor: float) -> Array:
 # --- additive changes ------------------------------------------------------------------------
 
 
-def last_kept(case: Case) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class Disturbance:
+    """Other rows in all inputs that have any along an axis; what all samples share stays."""
+
+    axis: str
+    rows: Array
+    """Which ones, as booleans."""
+    what: str
+
+    def changed(self, case: Case, inputs: Inputs) -> dict[str, Array]:
+        """Which entries of which inputs are others."""
+        found = {}
+        for name, at in rows(case.declared, case.program)[self.axis].items():
+            found[name] = np.zeros(inputs[name].shape, bool)
+            for place in at:
+                found[name] |= self.rows.reshape(-1, *(1,) * (-place - 1))
+        return found
+
+    def applied(self, case: Case, dtype: str, inputs: Inputs) -> dict[str, Array]:
+        """The inputs that change."""
+        other = case.drawn(1).inputs(dtype)
+        return {
+            name: np.where(which, other[name], inputs[name])
+            for name, which in self.changed(case, inputs).items()
+        }
+
+    def influenced(
+        self, case: Case, inputs: Inputs, conventions: Mapping[str, str] | None = None
+    ) -> Mapping[str, Array]:
+        """For each quantity, which entries may change with them."""
+        changed = self.changed(case, inputs)
+        return influenced(case.program, inputs, case.bindings, changed, conventions)
+
+
+def last_kept(queries: int, keys: int) -> tuple[int, ...]:
     """The last keys that the calls of `future` leave as they are.
 
     Half of the queries see no later key if the triangle begins at the first key; where it ends at
     the last one, that takes another call.
     """
-    queries, keys = (case.sizes.get(a, case.sizes.get("n", 0)) for a in ("L", "S"))
     half = min(queries, keys) // 2
     return tuple(sorted({half, half + max(keys - queries, 0)}))
 
 
-def one_query(case: Case) -> int:
-    """The query that `own-row` changes."""
-    return case.sizes["L"] // 2
+@remembered
+def later_tokens(case: Case) -> tuple[Disturbance, ...]:
+    """What `future` changes: the later keys of every causal triangle; none if all queries see it.
+
+    There are tokens on both sides of the last one that is kept.
+    """
+    return tuple(
+        disturbance
+        for queries, keys in triangles(case.program)
+        if keys in rows(case.declared, case.program) and _least(case, (queries, keys)) > 2
+        for kept in last_kept(case.sizes[queries], case.sizes[keys])
+        for after in [np.arange(case.sizes[keys]) > kept]
+        for disturbance in [Disturbance(keys, after, f"other tokens after {kept}")]
+        if not _results(disturbance, case).all()
+    )
+
+
+@remembered
+def own_rows(case: Case) -> tuple[Disturbance, ...]:
+    """What `own-row` changes: a row along each axis of the result in which no other depends on it.
+
+    Those are queries, not keys.
+    """
+    found = []
+    for axis in rows(case.declared, case.program):
+        at = places(case.program.tensors[case.declared.last], (axis,))
+        if len(at) != 1 or case.sizes[axis] < 2 or not _least(case, case.sizes):
+            continue
+        row = case.sizes[axis] // 2
+        own = np.arange(case.sizes[axis]) == row
+        disturbance = Disturbance(axis, own, f"other numbers at {axis} = {row}")
+        reached = np.moveaxis(_results(disturbance, case), at[0], 0)
+        if reached[row].any() and not reached[~own].any():
+            found.append(disturbance)
+    return tuple(found)
+
+
+@remembered
+def copied(case: Case) -> tuple[str, ...]:
+    """Quantities that the first query of a triangle gets as they are, whatever the numbers."""
+    if 0 in (*case.sizes.values(), *case.batch):
+        return ()
+    program, sizes = case.program, case.bindings
+    given = case.inputs(case.dtypes[0]) if case.masked else blank(program, sizes)
+    inputs = {
+        name: array if name in case.declared.masks else array + 2 * (array.dtype.kind == "f")
+        for name, array in given.items()
+    }
+    shapes = influenced(program, inputs, sizes, {})
+    outputs = {name: np.full(array.shape, 2.0) for name, array in shapes.items()}
+    found = copies(program, inputs, sizes, outputs, {})
+    queries = [axis for axis, _ in triangles(program)]
+    return tuple(
+        name
+        for name in case.quantities
+        if name in found
+        if any(found[name].known.take(0, p).any() for p in places(program.tensors[name], queries))
+    )
+
+
+def _results(disturbance: Disturbance, case: Case) -> Array:
+    """Which entries of the last quantity change, in one sample and if masks keep all."""
+    return disturbance.influenced(case, blank(case.program, case.bindings))[case.declared.last]
+
+
+def _least(case: Case, axes: Iterable[str]) -> int:
+    return min((case.sizes[axis] for axis in axes), default=0)
+
+
+def shortest(case: Case) -> int:
+    """Tokens of the shortest sequence."""
+    return _least(case, sequences(case.declared, case.program))
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """Another order along an axis that has none, which may have several names."""
+
+    axes: frozenset[str]
+    size: int
+
+    def applied(self, tensor: Tensor, array: Array, *, back: bool = False) -> Array:
+        """The array in the other order; `back` is the inverse. Where it broadcasts, it stays."""
+        chosen = np.argsort(order(self.size)) if back else order(self.size)
+        for place in places(tensor, self.axes):
+            if array.ndim >= -place and array.shape[place] > 1:
+                array = np.take(array, chosen, place)
+        return array
+
+    def __str__(self) -> str:
+        return f"another order along {' and '.join(sorted(self.axes))}"
+
+
+@remembered
+def permutations(case: Case) -> tuple[Permutation, ...]:
+    """The orders that mean nothing: of keys, of queries, of all tokens, of heads."""
+    own = rows(case.declared, case.program).keys()
+    return tuple(
+        Permutation(axes, _least(case, axes))
+        for axes in orderless(case.program)
+        if axes & own and _least(case, axes) > 1
+    )
 
 
 def last_sample(case: Case) -> tuple[int, ...]:
@@ -118,20 +255,11 @@ def _repeat(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
 
 
 def _future(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
-    other = case.drawn(1).inputs(dtype)
-
-    def changed(name: str, kept: int) -> Array:
-        before = inputs[name][..., : kept + 1, :]
-        return np.concatenate([before, other[name][..., kept + 1 :, :]], axis=-2)
-
-    names = ("K", "V") if "K" in inputs else ("X",)
-    return [{name: changed(name, kept) for name in names} for kept in last_kept(case)]
+    return [disturbance.applied(case, dtype, inputs) for disturbance in later_tokens(case)]
 
 
 def _own_row(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
-    row, queries = one_query(case), inputs["Q"].copy()
-    queries[..., row, :] = case.drawn(1).inputs(dtype)["Q"][..., row, :]
-    return [{"Q": queries}]
+    return [disturbance.applied(case, dtype, inputs) for disturbance in own_rows(case)]
 
 
 def _batch(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
@@ -145,12 +273,15 @@ def _batch(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
 
 def _sensitivity(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
     other = case.drawn(1).inputs(dtype)
-    return [{name: other[name]} for name in inputs if name != "mask"]
+    return [{name: other[name]} for name in inputs if name not in case.declared.masks]
 
 
 def _permutation(case: Case, dtype: str, inputs: Inputs) -> list[Inputs]:
-    names = ("K", "V") if "K" in inputs else ("X",)
-    return [{n: inputs[n][..., order(inputs[n].shape[-2]), :].copy() for n in names}]
+    given = [tensor for tensor in case.program.inputs if tensor.name in inputs]
+    return [
+        {tensor.name: permutation.applied(tensor, inputs[tensor.name]) for tensor in given}
+        for permutation in permutations(case)
+    ]
 
 
 Changes = Callable[[Case, str, Inputs], list[Inputs]]

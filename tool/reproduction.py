@@ -259,10 +259,22 @@ class _Entry:
 
     def _kept(self, lead: list[int], i: int) -> Array:
         """Which keys the query sees; raises LookupError where it sees none."""
-        kept: Array = visible(self.sample.case, self._inputs, self.sample.conventions)[(*lead, i)]
+        case = self.sample.case
+        keys = case.sizes.get("S", case.sizes.get("n", 0))
+        seen = visible(case, self._inputs, self.sample.conventions).values()
+        kept: Array = next((masks for masks, _ in seen), np.ones((*self._grid, keys), bool))[
+            (*lead, i)
+        ]
         if not kept.any():
             raise LookupError("a query without keys")
         return kept
+
+    @property
+    def _grid(self) -> tuple[int, ...]:
+        """Samples, heads and queries."""
+        sizes = self._sizes
+        heads = (sizes["h"],) if "h" in sizes else ()
+        return (*self.sample.case.batch, *heads, sizes.get("L", sizes.get("n", 0)))
 
     def _bias(self, lead: list[int], i: int) -> Array | None:
         """The row of a mask that is added to the scores."""
