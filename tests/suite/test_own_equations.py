@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
 # --- the commands --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["differential", "temperature"])
+@pytest.mark.parametrize("name", ["cross", "differential", "temperature"])
 def test_the_variants_are_judged_from_their_one_file(name: str, tmp_path: Path) -> None:
     """A right port passes; each of five wrong ones fails."""
     folder = VARIANTS / name
@@ -198,9 +198,12 @@ def test_the_variants_are_judged_from_their_one_file(name: str, tmp_path: Path) 
     assert len(names) == 5
     for wrong in names:
         words = ("check", f"wrong.py:{wrong}", "--spec", "equations.py", "--dtype", "float32", "-x")
-        done = command(*words, cwd=folder)
+        done = command(*words, "--format", "json", cwd=folder)
         assert done.returncode == 1, (wrong, done.stdout[-2000:], done.stderr[-500:])
-        assert "--spec equations.py" in done.stdout
+        found = [
+            result for result in json.loads(done.stdout)["results"] if result["status"] == "failed"
+        ]
+        assert found, wrong
 
 
 def test_every_command_takes_a_file(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ def root(X, width):
 class width_of_tokens:
     """Scores are divided by the root of the width of the tokens."""
 
+    @staticmethod
     def weighted_cross_attention(X, Z, Wq, Wk, Wv):
         return softmax(X @ Wq @ turned(Z @ Wk) / root(X, X.shape[-1])) @ (Z @ Wv)
 
@@ -20,6 +21,7 @@ class width_of_tokens:
 class keys_for_values:
     """The weight of the keys projects the values."""
 
+    @staticmethod
     def weighted_cross_attention(X, Z, Wq, Wk, Wv):
         return softmax(X @ Wq @ turned(Z @ Wk) / root(X, Wq.shape[-1])) @ (Z @ Wk)
 
@@ -27,6 +29,7 @@ class keys_for_values:
 class not_scaled:
     """Scores are not divided by anything."""
 
+    @staticmethod
     def weighted_cross_attention(X, Z, Wq, Wk, Wv):
         return softmax(X @ Wq @ turned(Z @ Wk)) @ (Z @ Wv)
 
@@ -34,6 +37,7 @@ class not_scaled:
 class causal:
     """A query sees no later keys, as if it stood in the same sequence."""
 
+    @staticmethod
     def weighted_cross_attention(X, Z, Wq, Wk, Wv):
         S = X @ Wq @ turned(Z @ Wk) / root(X, Wq.shape[-1])
         return softmax(np.where(np.tri(*S.shape[-2:], dtype=bool), S, -np.inf)) @ (Z @ Wv)
@@ -42,6 +46,7 @@ class causal:
 class over_queries:
     """The softmax runs over the queries of a key."""
 
+    @staticmethod
     def weighted_cross_attention(X, Z, Wq, Wk, Wv):
         S = X @ Wq @ turned(Z @ Wk) / root(X, Wq.shape[-1])
         return turned(softmax(turned(S))) @ (Z @ Wv)

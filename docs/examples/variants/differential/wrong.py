@@ -9,6 +9,7 @@ QKVAC = {"supports": ["batches", "empty", "layouts"], "dtypes": ["float64", "flo
 class added:
     """The second attention is added."""
 
+    @staticmethod
     def differential_attention(X, W1, U1, W2, U2, Wv, lam):
         *_, V, _, A1, A2 = parts(X, W1, U1, W2, U2, Wv, lam)
         return (A1 + lam * A2) @ V
@@ -17,6 +18,7 @@ class added:
 class lam_forgotten:
     """The second attention counts in full."""
 
+    @staticmethod
     def differential_attention(X, W1, U1, W2, U2, Wv, lam):
         *_, V, _, A1, A2 = parts(X, W1, U1, W2, U2, Wv, lam)
         return (A1 - A2) @ V
@@ -25,6 +27,7 @@ class lam_forgotten:
 class one_query:
     """Both attentions ask with the first queries."""
 
+    @staticmethod
     def differential_attention(X, W1, U1, W2, U2, Wv, lam):
         *_, V, _, A1, A2 = parts(X, W1, U1, W1, U2, Wv, lam)
         return (A1 - lam * A2) @ V
@@ -33,6 +36,7 @@ class one_query:
 class difference_of_scores:
     """One softmax of the difference, not the difference of two."""
 
+    @staticmethod
     def differential_attention(X, W1, U1, W2, U2, Wv, lam):
         Q1, K1, Q2, K2, V, root, _, _ = parts(X, W1, U1, W2, U2, Wv, lam)
         return softmax((Q1 @ turned(K1) - lam * (Q2 @ turned(K2))) / root) @ V
@@ -41,6 +45,7 @@ class difference_of_scores:
 class scale_of_both:
     """The width of both attentions together is taken for that of one."""
 
+    @staticmethod
     def differential_attention(X, W1, U1, W2, U2, Wv, lam):
         Q1, K1, Q2, K2, V, root, _, _ = parts(X, W1, U1, W2, U2, Wv, lam)
         root = root * X.dtype.type(np.sqrt(2))

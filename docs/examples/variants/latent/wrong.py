@@ -16,6 +16,7 @@ def attention(X, Wq, Wd, Uk, Uv, Wo, heads, width, softmax=causal_softmax):
 class latent_width:
     """Scores are divided by the root of the latent width, as the absorbed product suggests."""
 
+    @staticmethod
     def latent_attention(X, Wq, Wd, Uk, Uv, Wo, *, heads):
         return attention(X, Wq, Wd, Uk, Uv, Wo, heads, Wd.shape[-1])
 
@@ -23,6 +24,7 @@ class latent_width:
 class whole_width:
     """Scores are divided by the root of the width of all heads."""
 
+    @staticmethod
     def latent_attention(X, Wq, Wd, Uk, Uv, Wo, *, heads):
         return attention(X, Wq, Wd, Uk, Uv, Wo, heads, Wq.shape[-1])
 
@@ -30,6 +32,7 @@ class whole_width:
 class keys_for_values:
     """Values are expanded as keys are."""
 
+    @staticmethod
     def latent_attention(X, Wq, Wd, Uk, Uv, Wo, *, heads):
         return attention(X, Wq, Wd, Uk, Uk, Wo, heads, Wq.shape[-1] // heads)
 
@@ -37,6 +40,7 @@ class keys_for_values:
 class sees_the_future:
     """There is no mask."""
 
+    @staticmethod
     def latent_attention(X, Wq, Wd, Uk, Uv, Wo, *, heads):
         def softmax(S):
             E = np.exp(S - S.max(axis=-1, keepdims=True, initial=-np.inf))
@@ -48,6 +52,7 @@ class sees_the_future:
 class heads_not_split:
     """Heads take columns h, h + heads, … instead of consecutive ones."""
 
+    @staticmethod
     def latent_attention(X, Wq, Wd, Uk, Uv, Wo, *, heads):
         order = np.arange(Wq.shape[-1]).reshape(-1, heads).T.ravel()
         turned_back = np.argsort(order)

@@ -14,6 +14,7 @@ def scores(X, Wq, Wk, bias):
 class no_bias:
     """The bias is forgotten."""
 
+    @staticmethod
     def sigmoid_attention(X, Wq, Wk, Wv, *, bias):
         return sigmoid(scores(X, Wq, Wk, 0)) @ (X @ Wv)
 
@@ -21,6 +22,7 @@ class no_bias:
 class bias_subtracted:
     """The bias has the other sign."""
 
+    @staticmethod
     def sigmoid_attention(X, Wq, Wk, Wv, *, bias):
         return sigmoid(scores(X, Wq, Wk, -bias)) @ (X @ Wv)
 
@@ -28,6 +30,7 @@ class bias_subtracted:
 class softmax_instead:
     """The weights of a row add up to 1, as those of a softmax do."""
 
+    @staticmethod
     def sigmoid_attention(X, Wq, Wk, Wv, *, bias):
         S = scores(X, Wq, Wk, bias)
         E = np.exp(S - S.max(axis=-1, keepdims=True, initial=-np.inf))
@@ -37,6 +40,7 @@ class softmax_instead:
 class hard_sigmoid:
     """A sigmoid of straight lines, which saves the exponential."""
 
+    @staticmethod
     def sigmoid_attention(X, Wq, Wk, Wv, *, bias):
         S = scores(X, Wq, Wk, bias)
         A = np.clip(S / X.dtype.type(6) + X.dtype.type(0.5), 0, 1)
@@ -46,5 +50,6 @@ class hard_sigmoid:
 class keys_for_values:
     """The weight of the keys projects the values."""
 
+    @staticmethod
     def sigmoid_attention(X, Wq, Wk, Wv, *, bias):
         return sigmoid(scores(X, Wq, Wk, bias)) @ (X @ Wk)

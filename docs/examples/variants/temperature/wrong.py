@@ -14,6 +14,7 @@ def attention(X, Wq, Wk, Wv, heads, scaled, causal):
 class divided:
     """Scores are divided by the temperature."""
 
+    @staticmethod
     def tempered_attention(X, Wq, Wk, Wv, tau, *, heads, causal=False):
         return attention(X, Wq, Wk, Wv, heads, lambda S: S / tau, causal)
 
@@ -21,6 +22,7 @@ class divided:
 class same_for_all:
     """All heads have the temperature of the first."""
 
+    @staticmethod
     def tempered_attention(X, Wq, Wk, Wv, tau, *, heads, causal=False):
         return attention(X, Wq, Wk, Wv, heads, lambda S: S * tau[:1], causal)
 
@@ -28,6 +30,7 @@ class same_for_all:
 class scaled_as_well:
     """The usual scale is still there."""
 
+    @staticmethod
     def tempered_attention(X, Wq, Wk, Wv, tau, *, heads, causal=False):
         root = X.dtype.type(np.sqrt(Wq.shape[-1] // heads))
         return attention(X, Wq, Wk, Wv, heads, lambda S: S * tau / root, causal)
@@ -36,6 +39,7 @@ class scaled_as_well:
 class forgotten:
     """There is no temperature."""
 
+    @staticmethod
     def tempered_attention(X, Wq, Wk, Wv, tau, *, heads, causal=False):
         return attention(X, Wq, Wk, Wv, heads, lambda S: S, causal)
 
@@ -43,5 +47,6 @@ class forgotten:
 class never_causal:
     """The flag is ignored."""
 
+    @staticmethod
     def tempered_attention(X, Wq, Wk, Wv, tau, *, heads, causal=False):
         return attention(X, Wq, Wk, Wv, heads, lambda S: S * tau, False)
