@@ -73,6 +73,12 @@ class Algebra(Protocol):
         mean, or NaN.
         """
 
+    def sigmoid(self, x: Value, /) -> Value:
+        """1/(1 + e^(−x)), entry by entry."""
+
+    def tanh(self, x: Value, /) -> Value:
+        """The hyperbolic tangent, entry by entry."""
+
     # --- masks and indices -----------------------------------------------------------------
 
     def causal(self, length: Size, keys: Size, /) -> Mask:

@@ -223,13 +223,16 @@ CONVENTIONS: Final[Mapping[str, Convention]] = MappingProxyType(
 SOFTMAX_FORMS: Final = ("shifted, divided", "fused", "reciprocal", "logsumexp")
 """How the softmax is computed. Bits through the softmax are asked of the first form alone."""
 
+SIGMOID_FORMS: Final = ("quotient", "logarithm", "tanh")
+"""How σ is computed: 1/(1 + e^−x) or e^x/(1 + e^x); e^−ln(1 + e^−x); ½(1 + tanh(x/2))."""
+
 
 @dataclass(frozen=True)
 class Arithmetic:
     """The declared arithmetic model of an implementation: the formats that its roundings are of.
 
-    Raises SpecError for an unknown format or softmax form. An accumulator at least as precise as
-    declared is always covered.
+    Raises SpecError for an unknown format or form of softmax or sigmoid. An accumulator at least
+    as precise as declared is always covered.
     """
 
     storage: str
@@ -245,6 +248,7 @@ class Arithmetic:
     """Block size along keys of an online softmax; 0 is unblocked."""
     truncates: bool = False
     """Whether results are cut off to the format that they are stored in, not rounded to nearest."""
+    sigmoid: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("storage", "operands", "accumulation", "elementwise", "scores"):
@@ -253,10 +257,10 @@ class Arithmetic:
                     f"arithmetic.{name} = {getattr(self, name)!r} is no format; "
                     f"choose from {', '.join(FORMATS)}"
                 )
-        if self.softmax is not None and self.softmax not in SOFTMAX_FORMS:
-            raise SpecError(
-                f"arithmetic.softmax = {self.softmax!r}; choose from {', '.join(SOFTMAX_FORMS)}"
-            )
+        for name, forms in (("softmax", SOFTMAX_FORMS), ("sigmoid", SIGMOID_FORMS)):
+            form = getattr(self, name)
+            if form is not None and form not in forms:
+                raise SpecError(f"arithmetic.{name} = {form!r}; choose from {', '.join(forms)}")
         if self.blocks < 0:
             raise SpecError(f"arithmetic.blocks = {self.blocks}; it is a block size, or 0")
 

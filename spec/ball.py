@@ -191,6 +191,13 @@ class BallAlgebra(Rearrangements):
                 flat += [self._empty_row(keys)] * keys
         return Balls(x.shape, flat=flat)
 
+    def sigmoid(self, x: Balls) -> Balls:
+        """Of any size, as Arb's exponents are unbounded."""
+        return Balls(x.shape, flat=[1 / (1 + (-entry).exp()) for entry in x.flat])
+
+    def tanh(self, x: Balls) -> Balls:
+        return Balls(x.shape, flat=[entry.tanh() for entry in x.flat])
+
     def _empty_row(self, keys: int) -> arb:
         if self.empty_row == "mean":
             return 1 / arb(keys)

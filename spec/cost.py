@@ -17,7 +17,7 @@ from qkvac.spec.shapes import Axis, Shape, Shapes, fold
 Sizes = tuple[int, ...]
 
 EXPONENTIALS: Final = 1
-"""Exponentials that a softmax takes per score."""
+"""Exponentials that a softmax takes per score, and σ or tanh per entry."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Cost:
     products: tuple[Product, ...]
     transpositions: int
     elementwise: int
-    """Entries computed by +, −, ×, scaling and softmax."""
+    """Entries computed by +, −, ×, scaling and nonlinear functions."""
     exponentials: int
 
     @property
@@ -103,6 +103,13 @@ class Counts(Shapes):
         return self._computed(x)
 
     scale = shift = negate
+
+    def sigmoid(self, x: Shape, *_: object) -> Shape:
+        """An exponential an entry, as tanh takes one of twice its argument."""
+        self.exponents += EXPONENTIALS * prod(_sizes(x))
+        return self._computed(x)
+
+    tanh = sigmoid
 
     def _computed(self, out: Shape) -> Shape:
         self.elementwise += prod(_sizes(out))

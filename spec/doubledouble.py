@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from qkvac.spec import tangent
 from qkvac.spec.ddexp import EXP_ERROR, LOWEST, exponential, scaled
 from qkvac.spec.errorfree import fast_two_sum, two_product, two_sum
 from qkvac.spec.interval import (
@@ -170,6 +171,21 @@ class DoubleDoubleAlgebra(Rearrangements):
                 for target, value in zip(out, (fill, 0.0, error), strict=True):
                     target[empty] = value
         return DoubleDouble(*(np.moveaxis(part.reshape(shape), -1, axis) for part in out))
+
+    def tanh(self, x: DoubleDouble) -> DoubleDouble:
+        return tangent.tanh(self, x)
+
+    def reach(self, x: DoubleDouble) -> Array:
+        hi, _, radius = x.parts
+        return np.asarray((np.abs(hi) * (1.0 + 4 * UNIT) + radius) * inflation(0))
+
+    def widened(self, x: DoubleDouble, radius: Array) -> DoubleDouble:
+        hi, lo, own = x.parts
+        return settled(hi, lo, (own + radius) * inflation(0))
+
+    def either(self, mask: Array, x: DoubleDouble, y: DoubleDouble) -> DoubleDouble:
+        pairs = zip(x.parts, y.parts, strict=True)
+        return DoubleDouble(*(np.where(mask, left, right) for left, right in pairs))
 
 
 def settled(hi: Array, lo: Array, radius: Array) -> DoubleDouble:

@@ -310,6 +310,21 @@ class Exactly(Rearrangements):
         known = _single(np.where(np.isfinite(value), value, 0.0), exact & settled)
         return replace(known, settled=settled, through_softmax=True)
 
+    def sigmoid(self, x: Known) -> Known:
+        """0 and 1 where the exponential of the argument vanishes in every form; else unproved."""
+        scores = self.closed(replace(x, factor=_ONE))
+        scaled = scores.value * float(x.factor)
+        far = self.trailing(np.abs(scaled), np.zeros(())) >= VANISHES
+        far &= np.abs(scaled) <= min(f.largest for f in self.softmax_formats)
+        known = _single(np.where(scaled > 0, 1.0, 0.0), scores.exact & far)
+        return replace(known, through_softmax=x.through_softmax)
+
+    def tanh(self, x: Known) -> Known:
+        """0 of 0; else unproved."""
+        scores = self.closed(replace(x, factor=_ONE))
+        known = _single(np.zeros(x.shape), scores.exact & (scores.value == 0))
+        return replace(known, through_softmax=x.through_softmax)
+
     def trailing(self, top: Floats, scaled: Floats) -> Floats:
         """A lower bound of the computed top − scaled, given exact scores.
 

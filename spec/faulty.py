@@ -80,6 +80,13 @@ class Machine(Rearrangements):
             weights = np.where(empty, np.zeros((), weights.dtype), weights)
         return np.swapaxes(weights, axis, -1)
 
+    def sigmoid(self, x: Array) -> Array:
+        wide = self.wide(x)
+        return np.asarray(1 / (1 + np.exp(-wide)))
+
+    def tanh(self, x: Array) -> Array:
+        return np.asarray(np.tanh(self.wide(x)))
+
     def __getattr__(self, name: str) -> Callable[..., Array]:
         """An operation that only faulty equations use."""
         if name not in MISTAKES:
@@ -259,7 +266,7 @@ _RULES: Mapping[str, Rule] = {
     "over_columns": _over_columns,
     "softmax_of_all": _of_all,
     "shares": _shares,
-    "sigmoid": _sigmoid,
+    "sigmoids": _sigmoid,
     "best_only": _best_only,
     "logarithms": _logarithms,
     "cap": _cap,

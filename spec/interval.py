@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from qkvac.spec import tangent
 from qkvac.spec.ball import working_precision
 from qkvac.spec.rearrangements import Array, Rearrangement, Rearrangements
 from qkvac.spec.scalar import Scalar
@@ -270,6 +271,18 @@ class IntervalAlgebra(Rearrangements):
             radius = np.where(kept, radius, 0.0)
             weights, radius = self._empty_rows(weights, radius, kept)
         return Interval(np.moveaxis(weights, -1, axis), np.moveaxis(radius, -1, axis))
+
+    def tanh(self, x: Interval) -> Interval:
+        return tangent.tanh(self, x)
+
+    def reach(self, x: Interval) -> Array:
+        return most(x) * inflation(0)
+
+    def widened(self, x: Interval, radius: Array) -> Interval:
+        return settled(x.value, (_radius(x) + radius) * inflation(0))
+
+    def either(self, mask: Array, x: Interval, y: Interval) -> Interval:
+        return Interval(np.where(mask, x.value, y.value), np.where(mask, _radius(x), _radius(y)))
 
     def _empty_rows(self, weights: Array, radius: Array, kept: Array) -> tuple[Array, Array]:
         empty = ~kept.any(axis=-1, keepdims=True)

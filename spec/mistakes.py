@@ -58,7 +58,7 @@ def shares(x: Array, where: Array | None = None) -> Array:
     return np.asarray(kept / kept.sum(axis=-1, keepdims=True))
 
 
-def sigmoid(x: Array, where: Array | None = None) -> Array:
+def sigmoids(x: Array, where: Array | None = None) -> Array:
     return 1 / (1 + np.exp(-narrow.kept_scores(x, where)))
 
 
@@ -228,7 +228,7 @@ MISTAKES: Final[Mapping[str, Mistake]] = {
     **{
         f.__name__: Mistake(f, "smooth")
         for f in (
-            *(exponential, over_columns, by_count, shares, sigmoid, best_only, logarithms),
+            *(exponential, over_columns, by_count, shares, sigmoids, best_only, logarithms),
             *(cap, unit, sink, padded, tail_dropped, keys_cut),
         )
     },

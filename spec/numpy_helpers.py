@@ -14,6 +14,13 @@ def softmax(x, axis, where=True):
     return powers / np.where(total > 0, total, 1)
 '''
 
+SIGMOID: Final = '''\
+def sigmoid(x):
+    """1/(1 + e^-x), entry by entry; no exponential overflows."""
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, np.ones_like(e), e) / (1 + e)
+'''
+
 SPLIT: Final = '''\
 def split(x, h):
     """Columns to heads: [..., n, c] to [..., h, n, c/h]."""

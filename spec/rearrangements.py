@@ -8,7 +8,7 @@ plain arrays. An algebra adds `matmul`, `sum`, `constant` and the elementwise op
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,17 @@ Array = npt.NDArray[Any]
 Rearrangement = Callable[[Array], Array]
 
 DEFAULTS: Final[Mapping[str, str]] = {"empty_row": "zeros", "causal_alignment": "top-left"}
+
+
+class Sums(Protocol):
+    """The operations of an algebra that those of `Rearrangements` make use of."""
+
+    def constant(self, array: Array, /) -> Any: ...
+    def zeros(self, shape: tuple[int, ...], dtype: Any, /) -> Array: ...
+    def matmul(self, x: Any, y: Any, /) -> Any: ...
+    def sum(self, x: Any, axis: int, /) -> Any: ...
+    def sum_to(self, x: Any, like: Any, /) -> Any: ...
+    def softmax(self, x: Any, axis: int, where: Array | None, /) -> Any: ...
 
 
 class Rearrangements(Masks):
@@ -35,12 +46,6 @@ class Rearrangements(Masks):
 
     def constant(self, array: Array) -> Any:
         """The value of an array of exact numbers."""
-        raise NotImplementedError
-
-    def matmul(self, x: Any, y: Any) -> Any:
-        raise NotImplementedError
-
-    def sum(self, x: Any, axis: int) -> Any:
         raise NotImplementedError
 
     def report(self, name: str, value: Any) -> Any:
@@ -108,14 +113,14 @@ class Rearrangements(Masks):
 
         return _rearranged(table, rows)
 
-    def scatter_add(self, x: Any, index: Array, like: Any) -> Any:
+    def scatter_add(self: Sums, x: Any, index: Array, like: Any) -> Any:
         """Σ of the rows x[…, d] that one index points to, for each row of the table `like`."""
         count, width = like.shape[-2:]
         selection = np.asarray(index).ravel() == np.arange(count)[:, None]
         rows = _rearranged(x, lambda a: a.reshape(-1, width))
         return self.matmul(self.constant(selection.astype(np.float64)), rows)
 
-    def sum_to(self, x: Any, like: Any) -> Any:
+    def sum_to(self: Sums, x: Any, like: Any) -> Any:
         """Sum over the axes along which `like` was broadcast to the shape of x.
 
         So are heads (the axis −3) that share one of `like`: consecutive ones, as in `repeat`.
@@ -133,7 +138,7 @@ class Rearrangements(Masks):
                 x = self.sum(x, axis)
         return _rearranged(x, lambda a: a.reshape(a.shape[extra:]))
 
-    def pad(self, x: Any, like: Any) -> Any:
+    def pad(self: Sums, x: Any, like: Any) -> Any:
         """x with zeros appended to the first axis of `like`; batch axes of x are summed."""
         rank = len(like.shape)
         flat = self.sum_to(x, _Like(x.shape[-rank:]))
@@ -143,6 +148,14 @@ class Rearrangements(Masks):
             return np.concatenate([a, self.zeros((missing, *a.shape[1:]), a.dtype)])
 
         return _rearranged(flat, padded)
+
+    def sigmoid(self: Sums, x: Any) -> Any:
+        """The first weight of a softmax over (x, 0)."""
+
+        def beside(a: Array) -> Array:
+            return np.stack([a, self.zeros(a.shape, a.dtype)], axis=-1)
+
+        return _rearranged(self.softmax(_rearranged(x, beside), -1, None), lambda a: a[..., 0])
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return np.zeros(shape, dtype)

@@ -37,10 +37,14 @@ from qkvac.spec.attention import Arithmetic
 from qkvac.spec.equations import Program, evaluate
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.logerror import Weights, compound, softmax_error, weighted_error
+from qkvac.spec.logistic import sigmoid_error, tanh_error
 from qkvac.spec.rearrangements import Rearrangement, Rearrangements
 from qkvac.spec.scalar import Scalar
 
 Array = NDArray[np.float64]
+
+Bounded = Callable[[Arithmetic, Array, Array, float], tuple[Array, Array]]
+"""Arguments and their errors → values of a function and their errors."""
 
 INFLATION: Final = 1 + 1e-6
 """Covers the rounding of the bound's own float64 evaluation, sums of 2**30 terms included."""
@@ -324,6 +328,20 @@ class Rounding(Rearrangements):
             value, error = (np.where(empty, np.nan, array) for array in (value, error))
         last = weights if axis == -1 else None
         return OpenSum(value, value + error, error, grain=a.u_e, weights=last)
+
+    def sigmoid(self, x: OpenSum) -> OpenSum:
+        """See `qkvac.spec.logistic`."""
+        return self._function(x, sigmoid_error)
+
+    def tanh(self, x: OpenSum) -> OpenSum:
+        """See `qkvac.spec.logistic`."""
+        return self._function(x, tanh_error)
+
+    def _function(self, x: OpenSum, bounded: Bounded) -> OpenSum:
+        """A function of each entry, whose argument is held as scores are."""
+        held = np.broadcast_to(np.asarray(self.held(x, self.u_held)), x.shape)
+        value, error = bounded(self.arithmetic, x.value, held, self.doubt)
+        return OpenSum(value, np.abs(value) + error, error, grain=self.arithmetic.u_e)
 
 
 def _product(x: Array | float, y: Array | float) -> Array | float:

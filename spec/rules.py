@@ -225,7 +225,7 @@ def arithmetic(e: Evaluation, node: Op) -> Any:
     if node.name == "add":
         return e.ask("shift", e.value(x), e.scalar(s))
     if x is left:
-        return e.ask("shift", e.value(x), -e.scalar(s))
+        return e.ask("shift", e.value(x), e.scalar(Op("negate", (s,))))
     return e.ask("shift", e.ask("negate", e.value(x)), e.scalar(s))
 
 
@@ -288,6 +288,18 @@ def back_merge(b: Backward) -> Parts:
 def back_softmax(b: Backward) -> Parts:
     mean = Op("sum", (b.terms(),), b.node.axis)
     yield b.node.args[0], Op("multiply", (b.own, Op("subtract", (b.given, mean))))
+
+
+def back_sigmoid(b: Backward) -> Parts:
+    """σ' = σ(1 − σ)"""
+    slope = Op("multiply", (b.own, Op("subtract", (ONE, b.own))))
+    yield b.node.args[0], Op("multiply", (b.given, slope))
+
+
+def back_tanh(b: Backward) -> Parts:
+    """tanh' = 1 − tanh²"""
+    slope = Op("subtract", (ONE, Op("multiply", (b.own, b.own))))
+    yield b.node.args[0], Op("multiply", (b.given, slope))
 
 
 def like_argument(name: str) -> Callable[[Backward], Parts]:

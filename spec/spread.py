@@ -34,6 +34,7 @@ from qkvac.spec.attention import Arithmetic
 from qkvac.spec.equations import Program, evaluate
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.logerror import FREE_OF_LOGARITHM
+from qkvac.spec.logistic import logistic
 from qkvac.spec.rearrangements import Rearrangement, Rearrangements
 from qkvac.spec.scalar import Scalar
 
@@ -159,6 +160,23 @@ class Spread(Rearrangements):
             value = np.where(empty, np.nan, value)
         carried = (weights, np.sqrt(common)) if axis == -1 else None
         return Noise(value, sigma, a.u_e, carried)
+
+    def sigmoid(self, x: Noise) -> Noise:
+        """Through its exponential; a sum and a quotient follow."""
+        a, unit = self.arithmetic, self.arithmetic.u_e * UNIFORM
+        x = self.held(x, self.u_held)
+        value = logistic(x.value)
+        exponent = np.hypot(x.sigma, unit * np.hypot(x.value, EXPONENTIAL))
+        moved = value * logistic(-x.value) * np.minimum(exponent, 1.0)
+        own = 0.5 if a.sigmoid == "tanh" else sqrt(2) * value
+        return Noise(value, np.hypot(moved, unit * own) + a.floor, a.u_e)
+
+    def tanh(self, x: Noise) -> Noise:
+        a, unit = self.arithmetic, self.arithmetic.u_e * UNIFORM
+        x = self.held(x, self.u_held)
+        value = np.tanh(x.value)
+        moved = (1 - value**2) * np.minimum(x.sigma, 1.0)
+        return Noise(value, np.hypot(moved, EXPONENTIAL * unit * value) + a.floor, a.u_e)
 
     def add(self, x: Noise, y: Noise) -> Noise:
         """The parts of a sum may have been stored, as a projection before its bias is added."""

@@ -91,7 +91,7 @@ SOFTMAX: Final = (
     ),
     rule("divided-by-n", "exponentials divided by n", "softmax", "by_count(Z, W)"),
     rule("no-exponential", "scores divided by their sum, without e^x", "softmax", "shares(Z, W)"),
-    rule("sigmoid", "a sigmoid of each score in place of the softmax", "softmax", "sigmoid(Z, W)"),
+    rule("sigmoid", "a sigmoid of each score in place of the softmax", "softmax", "sigmoids(Z, W)"),
     rule("best-key-only", "a weight of 1 for the best key alone", "softmax", "best_only(Z, W)"),
     rule("logarithms", "logarithms of the weights", "softmax", "logarithms(Z, W)"),
     rule("softmax-of-all", "one softmax over all entries", "softmax", "softmax_of_all(Z, W)"),

@@ -42,7 +42,7 @@ DEFAULT_CONVENTIONS: Final[Mapping[str, str]] = MappingProxyType(
 
 ARITHMETIC_FIELDS: Final = (
     *("storage", "operands", "accumulation", "elementwise"),
-    *("scores", "softmax", "flushes", "blocks", "truncates"),
+    *("scores", "softmax", "flushes", "blocks", "truncates", "sigmoid"),
 )
 
 

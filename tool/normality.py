@@ -149,6 +149,18 @@ class Granules(Rearrangements):
         least = math.exp(-min(spread, DEEPEST)) / x.shape[axis]
         return Grained(weights, least * 2.0 ** (1 - self._form.precision))
 
+    def sigmoid(self, x: Grained) -> Grained:
+        """No result is smaller than e to the lowest argument, over 2, but by a half."""
+        value = 1 / (1 + np.exp(-x.value))
+        depth = float(np.max(-x.value, initial=0.0))
+        least = math.exp(-min(depth, DEEPEST)) / 2
+        return self._seen(Grained(value, least * 2.0**-self._form.precision))
+
+    def tanh(self, x: Grained) -> Grained:
+        """No result but 0 is smaller than that of the granule, but by a half."""
+        least = math.tanh(min(x.granule, 1.0))
+        return self._seen(Grained(np.tanh(x.value), least * 2.0**-self._form.precision))
+
     def report(self, name: str, x: Grained) -> Grained:
         """As an implementation stores it.
 

@@ -104,6 +104,8 @@ def model_words(model: Arithmetic, dtype: str) -> str:
     if model.blocks:
         parts.append(f"blocks of {model.blocks} keys")
     parts.append(f"softmax {model.softmax or 'undeclared'}")
+    if model.sigmoid:
+        parts.append(f"sigmoid by {model.sigmoid}")
     return ", ".join(parts)
 
 

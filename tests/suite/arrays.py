@@ -60,6 +60,12 @@ class Arrays(Masks):
         total = powers.sum(axis, keepdims=True)
         return np.asarray(powers / np.where(total == 0, 1.0, total))
 
+    def sigmoid(self, x: Array) -> Array:
+        return np.asarray(1 / (1 + np.exp(-x)))
+
+    def tanh(self, x: Array) -> Array:
+        return np.asarray(np.tanh(x))
+
     def sum(self, x: Array, axis: int) -> Array:
         return np.asarray(x.sum(axis, keepdims=True))
 

@@ -125,6 +125,12 @@ class Multiprecision(Masks):
             x = np.expand_dims(x, x.ndim + axis)
         return x
 
+    def sigmoid(self, x: Any) -> Any:
+        return np.vectorize(lambda entry: 1 / (1 + mp.exp(-entry)), otypes=[object])(x)
+
+    def tanh(self, x: Any) -> Any:
+        return np.vectorize(mp.tanh, otypes=[object])(x)
+
     def drop(self, x: Any, axis: int, count: int) -> Any:
         for _ in range(count):
             x = np.squeeze(x, axis - 1)

@@ -85,6 +85,20 @@ TEXTS = {
         z[d] = b * b
         C[n, d] = Y + z + b
     """,
+    "sigmoid": """
+        X[n, d]
+        Wq[d, d]
+        A[n, n] = sigmoid(X @ Wq @ X.T / sqrt(d) - 1)
+        G[n, d] = sigmoid(X @ Wq) * X
+        C[n, d] = A @ G
+    """,
+    "cap": """
+        X[n, d]
+        Wq[d, d]
+        S[n, n] = X @ Wq @ X.T
+        A[n, n] = softmax(30 * tanh(S / 30), axis=1)
+        C[n, d] = A @ tanh(X)
+    """,
     "weights last": """
         X[n, d]
         C[n, d] = softmax(X + X, axis=1)
@@ -142,6 +156,9 @@ class Tangents(Rearrangements):
     def shift(self, x: Pair, s: Scalar) -> Pair:
         return Pair(self.balls.shift(x.value, s), x.tangent)
 
+    def sum(self, x: Pair, axis: int) -> Pair:
+        return Pair(self.balls.sum(x.value, axis), self.balls.sum(x.tangent, axis))
+
     def softmax(self, x: Pair, axis: int, where: Array | None) -> Pair:
         """The quotient rule for e^x over its sum, entry by entry."""
         assert axis == -1
@@ -161,6 +178,17 @@ class Tangents(Rearrangements):
                     else arb(0)
                 )
         return Pair(Balls.of(value), Balls.of(tangent))
+
+    def sigmoid(self, x: Pair) -> Pair:
+        """e^x/(1 + e^x)² times the change."""
+        powers = [entry.exp() for entry in x.value.flat]
+        slopes = Balls(x.shape, flat=[p / (1 + p) ** 2 for p in powers])
+        value = Balls(x.shape, flat=[p / (1 + p) for p in powers])
+        return Pair(value, self.balls.multiply(slopes, x.tangent))
+
+    def tanh(self, x: Pair) -> Pair:
+        slopes = Balls(x.shape, flat=[1 / entry.cosh() ** 2 for entry in x.value.flat])
+        return Pair(self.balls.tanh(x.value), self.balls.multiply(slopes, x.tangent))
 
 
 class Pair:

@@ -14,7 +14,7 @@ from qkvac import declaration
 from qkvac.declaration import DTYPES, Declaration, DeclarationError, find, load, parse
 from qkvac.ports import known_functions
 from qkvac.spec import attention, formats
-from qkvac.spec.attention import CONVENTIONS, SOFTMAX_FORMS, Arithmetic
+from qkvac.spec.attention import CONVENTIONS, SIGMOID_FORMS, SOFTMAX_FORMS, Arithmetic
 
 SCHEMA = json.loads((resources.files("qkvac") / "declaration.schema.json").read_text("utf-8"))
 
@@ -35,6 +35,7 @@ def test_the_schema_has_the_words_of_the_spec() -> None:
     assert tuple(fields) == declaration.ARITHMETIC_FIELDS
     assert set(fields) == set(Arithmetic.__dataclass_fields__)
     assert tuple(fields["softmax"]["enum"]) == SOFTMAX_FORMS
+    assert tuple(fields["sigmoid"]["enum"]) == SIGMOID_FORMS
     conventions = SCHEMA["properties"]["conventions"]["properties"]
     for name, convention in CONVENTIONS.items():
         assert tuple(conventions[name]["enum"])[: len(convention.options)] == convention.options

@@ -61,6 +61,12 @@ OTHER_TEXTS = {
         A[n, d] = softmax(X, axis=0)
         B[d, d] = softmax(X.T @ X / 3, axis=0, where=causal(d, d))
     """,
+    "functions": """
+        X[n, d]
+        A[n, d] = sigmoid(X)
+        B[n, d] = tanh(X) * A - tanh(X @ X.T @ X)
+        C[n, d] = sigmoid(B * X) + tanh(A - 1)
+    """,
     "adjoints": """
         X[n, d]
         b[d]

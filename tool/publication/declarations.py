@@ -84,4 +84,6 @@ def words(model: Arithmetic, dtype: str) -> str:
         parts.append("results cut off")
     if model.blocks:
         parts.append(f"blocks of {model.blocks} keys")
+    if model.sigmoid:
+        parts.append(f"sigmoid by {model.sigmoid}")
     return "; ".join([*parts, f"softmax {model.softmax or 'undeclared'}"])
