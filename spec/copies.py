@@ -161,6 +161,10 @@ class Copies(Rearrangements):
         known = (count == 1) | (~kept & ~nothing)
         return _where(known, kept & (count == 1), np.zeros(x.shape))
 
+    def tanh(self, x: Known) -> Known:
+        """0 of 0; else rounded."""
+        return _where(x.zero, x.value, x.room)
+
 
 def _nothing(shape: tuple[int, ...]) -> Known:
     return Known(np.zeros(shape), np.zeros(shape, bool), np.zeros(shape))

@@ -119,6 +119,9 @@ class Influence(Rearrangements):
         weighty = empty if self.empty_row == "mean" else np.zeros(x.shape, bool)
         return Marked(row & kept, ~kept & ~weighty)
 
+    def tanh(self, x: Marked) -> Marked:
+        return Marked(x.changed, x.zero)
+
     def take(self, table: Any, index: Any) -> Any:
         """Rows of a table, which change where the index does."""
         found = super().take(table, index.value)
