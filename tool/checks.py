@@ -10,9 +10,9 @@ from qkvac import breadth, gradient_checks, metamorphic, protocol_checks
 from qkvac.findings import Finding, UnansweredError, Visit, failed
 from qkvac.normality import stays_normal
 from qkvac.relations import (
-    MOVES,
     copied,
     later_tokens,
+    moves,
     own_rows,
     permutations,
     samples,
@@ -246,7 +246,7 @@ def _subsets_suit(kind: Kind, dtype: str, case: Case) -> bool:
 
 def _scaling_suits(check: str) -> Suits:
     def suits(kind: Kind, dtype: str, case: Case) -> bool:
-        if check not in MOVES.get(case.profile, ()):
+        if not moves(check, case):
             return False
         if case.profile == "attention":
             # The mission's own profile is asked about every family.

@@ -25,14 +25,15 @@ from qkvac.findings import (
     where,
 )
 from qkvac.relations import (
-    MOVES,
     Array,
     Disturbance,
     Inputs,
     copied,
+    factors,
     further,
     last_sample,
     later_tokens,
+    moves,
     own_rows,
     permutations,
 )
@@ -61,12 +62,12 @@ def signs(visit: Visit) -> Finding:
 
 
 def _moved(visit: Visit, check: str) -> Finding:
-    moves = MOVES[visit.case.profile][check]
     asked = further(check, visit.case, visit.dtype, visit.inputs)
-    for move, inputs in zip(moves, asked, strict=True):
-        names = [_factor(n, f) for n, f in move.inputs.items() if n in inputs]
+    for move, inputs in zip(moves(check, visit.case), asked, strict=True):
+        names = [_factor(n, f) for n, f in factors(check, move.inputs).items()]
         what = f"with {listed(names)}, the call"
-        finding = compared(visit.outputs, answer(visit, inputs), what, move.results)
+        results = factors(check, move.results)
+        finding = compared(visit.outputs, answer(visit, inputs), what, results)
         if finding.status != Status.PASSED:
             return finding
     return PASSED

@@ -118,11 +118,13 @@ class Granules(Rearrangements):
         return replace(x, value=-x.value)
 
     def sum(self, x: Grained, axis: int) -> Grained:
-        return replace(x, value=x.value.sum(axis, keepdims=True))
+        return self._seen(replace(x, value=x.value.sum(axis, keepdims=True)))
 
     def scale(self, x: Grained, s: Scalar) -> Grained:
-        """Scores enter a softmax only, which sees no subnormal; what matters is their size."""
-        return Grained(x.value * float(s), x.granule * abs(float(s)))
+        """What is no power of two rounds, to the last place of the smallest number."""
+        factor = abs(float(s)) or 1.0
+        exact = math.frexp(factor)[0] == 0.5
+        return Grained(x.value * float(s), x.granule * factor * (1 if exact else self._form.unit))
 
     def shift(self, x: Grained, s: Scalar) -> Grained:
         """A number is known exactly, but not by what power of two every rounding of it divides."""

@@ -7,14 +7,16 @@ case, as if they were cases of their own. So no further input depends on what a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
 import numpy as np
 
+from qkvac.spec import homogeneity
 from qkvac.spec.case import Case
 from qkvac.spec.copies import copies
+from qkvac.spec.homogeneity import Move
 from qkvac.spec.influence import blank, influenced
 from qkvac.spec.registry import remembered
 from qkvac.spec.structure import orderless, places, rows, sequences, triangles
@@ -24,64 +26,14 @@ Array = np.ndarray[Any, Any]
 Inputs = Mapping[str, Array]
 
 
-@dataclass(frozen=True)
-class Move:
-    """What a further call multiplies the inputs by, and what becomes of the results."""
-
-    inputs: Mapping[str, float]
-    results: Mapping[str, float] = field(default_factory=dict)
+def moves(check: str, case: Case) -> tuple[Move, ...]:
+    """What the further calls of `scaling` and `signs` multiply inputs and results by."""
+    return homogeneity.moves(case.program, signs=check == "signs")
 
 
-def _with_weights(biases: bool = False) -> dict[str, tuple[Move, ...]]:
-    quarter = dict.fromkeys(("Wq", "Wk", "Wv"), 0.25)
-
-    def moved(*pairs: tuple[str, float]) -> dict[str, float]:
-        kinds = ("W", "b") if biases else ("W",)
-        return {f"{kind}{name}": factor for name, factor in pairs for kind in kinds}
-
-    return {
-        "scaling": (
-            Move({"X": 4.0, **quarter}),
-            Move(
-                moved(("q", 2.0), ("k", 0.5), ("v", 8.0)), {"Q": 2.0, "K": 0.5, "V": 8.0, "C": 8.0}
-            ),
-        ),
-        "signs": (
-            Move(moved(("q", -1.0), ("k", -1.0)), {"Q": -1.0, "K": -1.0}),
-            Move(moved(("v", -1.0)), {"V": -1.0, "C": -1.0}),
-        ),
-    }
-
-
-MOVES: Final[Mapping[str, Mapping[str, tuple[Move, ...]]]] = {
-    "attention": _with_weights(),
-    "causal_attention": _with_weights(),
-    "attention_linear_layers": _with_weights(biases=True),
-    "multi_head_attention": {
-        "scaling": (
-            Move({"X": 4.0, "Wq": 0.25, "Wk": 0.25, "Wv": 0.25}),
-            Move(
-                {"Wq": 2.0, "Wk": 0.5, "Wv": 8.0, "Wo": 0.25},
-                {"Q": 2.0, "K": 0.5, "V": 8.0, "C": 8.0, "Y": 2.0},
-            ),
-        ),
-        "signs": (
-            Move({"Wq": -1.0, "Wk": -1.0}, {"Q": -1.0, "K": -1.0}),
-            Move({"Wv": -1.0, "Wo": -1.0}, {"V": -1.0, "C": -1.0}),
-        ),
-    },
-    "scaled_dot_product_attention": {
-        "scaling": (Move({"Q": 2.0, "K": 0.5, "V": 8.0}, {"C": 8.0}),),
-        "signs": (Move({"Q": -1.0, "K": -1.0}), Move({"V": -1.0}, {"C": -1.0})),
-    },
-    "dot_product_attention": {"signs": (Move({"X": -1.0}, {"C": -1.0}),)},
-    "embedding": {
-        "scaling": (Move({"E": 4.0, "P": 4.0}, {"X": 4.0}),),
-        "signs": (Move({"E": -1.0, "P": -1.0}, {"X": -1.0}),),
-    },
-}
-"""By profile and check: transformations that commute with every rounding. Without a scale there is
-none for powers of two."""
+def factors(check: str, degrees: Mapping[str, int]) -> Mapping[str, float]:
+    """Powers of two, or −1."""
+    return {name: -1.0 if check == "signs" else 2.0**k for name, k in degrees.items()}
 
 
 def times(array: Array, factor: float) -> Array:
@@ -296,7 +248,10 @@ CHANGES: Final[Mapping[str, Changes]] = {
 }
 """By check: the inputs that each further call replaces."""
 
-IN_ADVANCE: Final = frozenset({*CHANGES, "scaling", "signs", "first-row"})
+MOVING: Final = ("scaling", "signs")
+"""Checks that commute with every rounding."""
+
+IN_ADVANCE: Final = frozenset({*CHANGES, *MOVING, "first-row"})
 """Checks that need the further calls alone, or none."""
 
 
@@ -304,9 +259,12 @@ def further(check: str, case: Case, dtype: str, inputs: Inputs) -> tuple[dict[st
     """The inputs of the further calls of a check, in order; none if it asks nothing in advance."""
     if check in CHANGES:
         return tuple({**inputs, **new} for new in CHANGES[check](case, dtype, inputs))
+    if check not in MOVING:
+        return ()
     return tuple(
-        {name: times(array, move.inputs.get(name, 1.0)) for name, array in inputs.items()}
-        for move in MOVES.get(case.profile, {}).get(check, ())
+        {name: times(array, factor.get(name, 1.0)) for name, array in inputs.items()}
+        for move in moves(check, case)
+        for factor in [factors(check, move.inputs)]
     )
 
 

@@ -156,14 +156,24 @@ def test_each_text_has_the_relations_that_follow_from_it() -> None:
         entry, case = entry_of(profile), case_of(profile, variant)
         return {*checks.names(entry, "float64", case)} & RELATIONS
 
-    assert asked("cross") == {"own-row", "sensitivity", "permutation"}
-    assert asked("differential") == {"sensitivity", "permutation"}
-    assert asked("differential", "causal") == {"sensitivity", "future"}
-    assert asked("heads") == {"sensitivity", "permutation"}
-    assert asked("heads", "causal") == {"sensitivity", "future", "first-row"}
+    every = {"sensitivity", "scaling", "signs"}
+    assert asked("cross") == every | {"own-row", "permutation"}
+    assert asked("differential") == every | {"permutation"}
+    assert asked("differential", "causal") == every | {"future"}
+    assert asked("heads") == every | {"permutation"}
+    assert asked("heads", "causal") == every | {"future", "first-row"}
 
 
-RELATIONS: Final = {"future", "own-row", "first-row", "sensitivity", "permutation", "mask-forms"}
+RELATIONS: Final = {
+    "scaling",
+    "signs",
+    "future",
+    "own-row",
+    "first-row",
+    "sensitivity",
+    "permutation",
+    "mask-forms",
+}
 
 
 def test_which_rows_are_changed() -> None:
@@ -247,7 +257,34 @@ def otherwise_in_batches(function: Function) -> Function:
     return called
 
 
+def weights_raised(X: Array, Z: Array, Wq: Array, Wk: Array, Wv: Array) -> Mapping[str, Array]:
+    return cross(X, Z, Wq, Wk, Wv + 2.0**-20)
+
+
+def small_numbers_flushed(*arrays: Array, **keywords: Any) -> Mapping[str, Array]:
+    """Numbers that may be taken for noise."""
+    function: Function = heads if "r" in keywords else differential
+    return function(*(np.where(np.abs(a) < 1e-2, 0, a) for a in arrays), **keywords)
+
+
+def rounded_up(*arrays: Array, **keywords: Any) -> Mapping[str, Array]:
+    function: Function = heads if "r" in keywords else cross
+    *others, Wv = arrays
+    return function(*others, np.nextafter(Wv, np.inf), **keywords)
+
+
+def of_one_sign(*arrays: Any, **keywords: Any) -> Mapping[str, Array]:
+    found = differential(*arrays, **keywords)
+    return {**found, "C": np.maximum(found["C"], 0)}
+
+
 WRONG: Final = [
+    ("scaling", "cross", "", weights_raised),
+    ("scaling", "heads", "", small_numbers_flushed),
+    ("scaling", "differential", "causal", small_numbers_flushed),
+    ("signs", "cross", "", rounded_up),
+    ("signs", "heads", "causal", rounded_up),
+    ("signs", "differential", "", of_one_sign),
     ("permutation", "cross", "", by_place),
     ("permutation", "cross", "", first_query_for_all),
     ("own-row", "cross", "", queries_mixed),
