@@ -39,19 +39,20 @@ def origin(program: Program) -> Origin | None:
 
 @cache
 def carried(forward: Origin, rules: tuple[Rewrite, ...]) -> Program | None:
-    """The gradients of the rewritten program.
-
-    None where the rules have no place in it, or it has an operation without a reverse rule.
-    """
+    """The gradients of the rewritten program; None where the rules have no place in it."""
     faulty = rewritten(forward.program, rules)
-    if faulty is None:
-        return None
+    return None if faulty is None else differentiated(forward, faulty)
+
+
+@cache
+def differentiated(forward: Origin, faulty: Program) -> Program | None:
+    """The gradients of a faulty program; None if an operation in it has no reverse rule."""
     try:
         derived = adjoint(faulty, forward.last, shared=forward.shared)
     except (SpecError, AssertionError):
         return None
-    targets = derived.tensors
-    unreached = [t for t in faulty.inputs if t.kind == "real" and cotangent(t.name) not in targets]
+    own, targets = faulty.tensors.values(), derived.tensors
+    unreached = [t for t in own if t.kind == "real" and cotangent(t.name) not in targets]
     return replace(derived, equations=(*derived.equations, *map(_zero, unreached)))
 
 

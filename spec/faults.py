@@ -11,6 +11,7 @@ that reproduces a port's output is probably what the port does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,6 +22,7 @@ from qkvac.spec import (
     gradient_habits,
     memory_habits,
     misbehaviour,
+    notation,
     poor_arithmetic,
     poor_gradients,
     shapes,
@@ -38,11 +40,15 @@ from qkvac.spec.kills import CAUGHT_BY
 from qkvac.spec.misbehaviour import Array, Function, Habit
 from qkvac.spec.mistakes import BY_RANK
 from qkvac.spec.registry import known_profiles
-from qkvac.spec.rewriting import Rewrite, derived, rewritten
-from qkvac.spec.syntax import Program
+from qkvac.spec.rewriting import Rewrite, Roles, derived, rewritten
+from qkvac.spec.syntax import Op, Program, Ref
 
 Kind = Literal["formula", "arithmetic", "behaviour"]
 Fit = Literal["always", "square", "never"]
+
+_QUANTITY: Final = re.compile(r"\b(d?)([XQKVΩACYPE])(?![\w])")
+
+_WIDTH: Final = re.compile(r"(?:(?<=[/√])|(?<=√\())[cdn](?!\w)")
 
 SQUARE: Final = 4
 """A size for every axis at once; heads and groups divide it."""
@@ -104,6 +110,21 @@ class Fault:
         if forward is None or self.of_gradients or self.kind == "arithmetic":
             return _rewritten(declared, self.rules)
         return carried(forward, self.rules)
+
+    def said(self, program: Program) -> str:
+        """`what` it does, with the names that quantities and widths have in a program."""
+        roles = Roles.of(program)
+
+        def quantity(found: re.Match[str]) -> str:
+            gradient, word = found.groups()
+            return f"{gradient}{roles.names.get(word, word)}"
+
+        def width(found: re.Match[str]) -> str:
+            size = roles.bound.get(found.group(), Ref(found.group()))
+            shown = notation.expression(size).replace(" ", "")
+            return f"({shown})" if isinstance(size, Op) else shown
+
+        return _WIDTH.sub(width, _QUANTITY.sub(quantity, self.what))
 
     def fit(self, profile: str, variant: str | None = None) -> Fit:
         """Whether the faulty equations have the declared shapes: for all sizes, or equal ones."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from qkvac.spec.adjoint import LOGITS, cotangent
-from qkvac.spec.syntax import Expr, Op, Program, Ref
+from qkvac.spec.syntax import Expr, Op, Program, Ref, walk
 
 Bindings = Mapping[str, Expr]
 
@@ -29,8 +29,7 @@ def backward(program: Program) -> frozenset[str]:
     if not any(tensor.name in named for tensor in program.inputs):
         return frozenset()
     targets = (equation.target.name for equation in program.equations)
-    logits = cotangent(LOGITS)  # dS, dS2, …
-    return frozenset(n for n in targets if n in named or n.rstrip("0123456789") == logits)
+    return frozenset(name for name in targets if name in named or _is_of_logits(name))
 
 
 def parts(
@@ -41,7 +40,7 @@ def parts(
     context: str = "",
 ) -> dict[str, str]:
     """Part → the equation that computes its gradient, for those that the program has."""
-    logits = cotangent(LOGITS) if cotangent(LOGITS) in program.tensors else cotangent(scores)
+    logits = _logits(program, bound.get("A")) or cotangent(scores)
     found = {
         "logits": logits,
         "scores": cotangent(scores) if logits != cotangent(scores) else "",
@@ -56,6 +55,16 @@ def parts(
         found[part] = cotangent(tensor_in(bound.get(letter)))
     targets = backward(program)
     return {part: name for part, name in found.items() if name in targets}
+
+
+def _logits(program: Program, weights: Expr | None) -> str:
+    """The stated gradient of the softmax's argument; "" if there is none."""
+    stated = (name for name in backward(program) if _is_of_logits(name))
+    return next((n for n in stated if weights in tuple(walk(program.equation(n).expression))), "")
+
+
+def _is_of_logits(name: str) -> bool:
+    return name.rstrip("0123456789") == cotangent(LOGITS)  # dS, dS2, …
 
 
 def letters(program: Program, found: Mapping[str, str]) -> dict[str, Expr]:

@@ -57,7 +57,7 @@ def _in_softmax(position: int, of: str = "") -> Place:
 
     def place(words: str, equation: Equation, roles: Roles) -> Expr:
         found = softmax(equation.expression)
-        if found is None or len(found.args) <= position:
+        if equation.target.name != roles.weights or found is None or len(found.args) <= position:
             return equation.expression
         old = found.args[position]
         wanted = roles.bound[of] if of else old
@@ -109,7 +109,8 @@ def _sum(part: str = "") -> Place:
 
     def place(words: str, equation: Equation, roles: Roles) -> Expr:
         expression = equation.expression
-        own = not part or roles.projections.get(part) == equation.target.name
+        parts = [name for name, own in roles.projections.items() if own == equation.target.name]
+        own = part in parts if part else bool(parts) or _looks_up(expression)
         if own and isinstance(expression, Op) and expression.name == "add":
             return roles.quote(words, l=expression.args[0], r=expression.args[1])
         return expression
@@ -118,12 +119,15 @@ def _sum(part: str = "") -> Place:
 
 
 def _lookup(words: str, equation: Equation, roles: Roles) -> Expr:
-    """The whole of an equation that looks tokens up."""
-    nodes = walk(equation.expression)
-    if not any(isinstance(node, Op) and node.name == "take" for node in nodes):
-        return equation.expression
-    left, right = equation.expression.args if isinstance(equation.expression, Op) else ()
-    return roles.quote(words, Y=equation.expression, l=left, r=right)
+    """The whole of an equation that looks tokens up, and adds positions."""
+    expression = equation.expression
+    if not isinstance(expression, Op) or expression.name != "add" or not _looks_up(expression):
+        return expression
+    return roles.quote(words, Y=expression, l=expression.args[0], r=expression.args[1])
+
+
+def _looks_up(expression: Expr) -> bool:
+    return any(isinstance(node, Op) and node.name == "take" for node in walk(expression))
 
 
 def _calls(name: str, within: str = "") -> Place:

@@ -17,6 +17,7 @@ from typing import Final, TypeGuard
 import numpy as np
 
 from qkvac.spec import gradient_roles
+from qkvac.spec.axes import axes_of, is_scalar
 from qkvac.spec.formats import dtype
 from qkvac.spec.mistakes import BY_RANK
 from qkvac.spec.parsing import BINARY
@@ -66,12 +67,22 @@ class Roles:
     @cache
     def of(cls, program: Program) -> Roles:
         """The roles, as far as the program has them."""
-        weights = next((e for e in program.equations if softmax(e.expression)), None)
+        weights = next((e for e in program.equations if _weighs_keys(e, program)), None)
         if weights is None:
             found = cls("", "", "", "", {}, {}, 1, _of_tables(program))
         else:
             found = _Search(program, weights).roles()
         return found.with_gradients(program)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What is called Q or dX in words → its name in the program; no two share one."""
+        bound, forward = self.bound, {"Ω": self.scores, "A": self.weights, "C": self.context}
+        found = {**forward, "Y": self.output, "P": tensor_in(bound.get("p"))}
+        for word, letter in (("X", "x"), ("Q", "q"), ("K", "k"), ("V", "v"), ("E", "E")):
+            found[word] = tensor_in(bound.get(letter))
+        actual = list(found.values())
+        return {word: name for word, name in found.items() if name and actual.count(name) == 1}
 
     def with_gradients(self, program: Program) -> Roles:
         """These roles, and those of the cotangents that the program has."""
@@ -108,9 +119,7 @@ class _Search:
         assert found.axis is not None
         self.softmax, self.keys = found, found.axis
         self.argument = found.args[0]
-        self.scores = next(
-            n.name for n in walk(self.argument) if isinstance(n, Ref) and n.name in self.targets
-        )
+        self.scores = _first_of(self.argument, self.targets)
 
     def roles(self) -> Roles:
         bound = {"S": Ref(self.scores), "Z": self.argument, "A": Ref(self.weights.target.name)}
@@ -119,6 +128,8 @@ class _Search:
         output = self.output(context, bound)
         projections = self.projections(bound)
         bound |= self.widths(bound, projections)
+        if "s" in bound and "f" in bound:
+            bound |= {name: Ref(name) for name in DERIVED}
         axes = {"keys": self.keys, "queries": self.keys - 1, "heads": self.keys - 2}
         axes = {name: axis for name, axis in axes.items() if axis >= 0}
         names = (self.scores, self.weights.target.name, context, output)
@@ -141,11 +152,10 @@ class _Search:
 
     def scale(self) -> dict[str, Expr]:
         factor = _scale(self.argument, self.scores)
-        if factor is None:
+        if factor is None or not is_scalar(factor, self.program.tensors):
             return {}
         roots = [n.args[0] for n in walk(factor) if isinstance(n, Op) and n.name == "sqrt"]
-        bound: dict[str, Expr] = {"s": factor, **{name: Ref(name) for name in DERIVED}}
-        bound |= {"c": roots[0]} if roots else {}
+        bound: dict[str, Expr] = {"s": factor, **({"c": roots[0]} if roots else {})}
         if isinstance(factor, Ref) and factor.name in self.program.parameters:
             bound["P"] = factor
         return bound
@@ -189,8 +199,8 @@ class _Search:
     def projections(self, bound: dict[str, Expr]) -> dict[str, str]:
         found = dict[str, str]()
         for part, key in zip(PROJECTIONS, ("q", "k", "v"), strict=True):
-            name = _tensor(bound.get(key), self.targets)
-            if name is None:
+            name = _first_of(bound.get(key), self.targets)
+            if not name:
                 continue
             found[part] = name
             expression = self.targets[name].expression
@@ -211,7 +221,7 @@ class _Search:
             found.pop("u", None)
         if "query" in projections:
             found["e"] = self.targets[projections["query"]].target.axes[-1]
-        elif "H" in bound:
+        elif "H" in bound and "f" in found:
             found["e"] = Op("multiply", (bound["H"], found["f"]))
         if isinstance(bound.get("x"), Ref):
             found["d"] = self.width(bound["x"])
@@ -219,11 +229,11 @@ class _Search:
 
     def width(self, expression: Expr) -> Expr:
         """The last axis of a tensor, of its repeated heads, or of the heads it is split into."""
-        if isinstance(expression, Ref):
-            return self.program.tensors[expression.name].axes[-1]
-        assert isinstance(expression, Op)
-        inner = self.width(expression.args[0])
-        return Op("divide", (inner, expression.args[1])) if expression.name == "split" else inner
+        if isinstance(expression, Op) and expression.name == "split":
+            return Op("divide", (self.width(expression.args[0]), expression.args[1]))
+        if isinstance(expression, Op) and expression.name == "repeat":
+            return self.width(expression.args[0])
+        return axes_of(expression, self.program.tensors)[-1]
 
 
 def _of_tables(program: Program) -> Bindings:
@@ -268,9 +278,30 @@ def _scale(argument: Expr, scores: str) -> Expr | None:
     return None
 
 
-def _tensor(expression: Expr | None, targets: Mapping[str, Equation]) -> str | None:
+def _first_of(expression: Expr | None, targets: Mapping[str, Equation]) -> str:
+    """The first of some tensors that an expression refers to; "" if there is none."""
     nodes = walk(expression) if expression is not None else iter(())
-    return next((n.name for n in nodes if isinstance(n, Ref) and n.name in targets), None)
+    return next((n.name for n in nodes if isinstance(n, Ref) and n.name in targets), "")
+
+
+def tensor_in(expression: Expr | None) -> str:
+    """The tensor that an expression moves about or repeats; "" if it computes anything."""
+    while isinstance(expression, Op) and expression.name in _MOVING:
+        expression = expression.args[0]
+    return expression.name if isinstance(expression, Ref) else ""
+
+
+_MOVING: Final = ("transpose", "split", "merge", "repeat", "first", "take")
+
+
+def _weighs_keys(equation: Equation, program: Program) -> bool:
+    """Whether an equation is the softmax of a matrix of scores that an equation computes.
+
+    Of several, the first has the part of the weights; no rule touches the others.
+    """
+    found = softmax(equation.expression)
+    targets = {e.target.name: e for e in program.equations}
+    return found is not None and equation.target.rank > 1 and bool(_first_of(found, targets))
 
 
 def projection(expression: Expr) -> Op | None:

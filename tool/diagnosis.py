@@ -1,4 +1,4 @@
-"""The diagnosis: which fault of the catalogue reproduces what a failing port returned.
+"""The diagnosis: which fault reproduces what a failing port returned.
 
 A candidate is a faulty program. Like clause L, it is evaluated equation by equation on the port's
 own reported operands, so that an early mistake does not blur a later one; where the port reports
@@ -9,6 +9,9 @@ the declared equation, twice: the port's and ours.
 A candidate explains an answer if everything reported lies within those limits, and if it accounts
 for the deviation: at most a quarter of the distance to the declared values may be left. It is
 offered only if it explains every failing answer that was kept, and contradicts no other.
+
+Candidates are the faults of the catalogue, whose rules find their place in most texts of attention,
+and where no formula of theirs explains anything the mutants of the text, which any text has.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Final
 from qkvac.attempts import attempt
 from qkvac.samples import Examined, Sample
 from qkvac.spec.faults import FAULTS, Fault
+from qkvac.spec.mutants import mutants
 from qkvac.spec.rewriting import Rewrite, rewritten
 from qkvac.spec.syntax import Program
 
@@ -40,10 +44,8 @@ class Explanation:
 
     faults: tuple[Fault, ...]
     left: float
-
-    @property
-    def what(self) -> str:
-        return " and ".join(fault.what for fault in self.faults)
+    what: str = ""
+    """What they do, in the names of the profile."""
 
 
 @dataclass(frozen=True)
@@ -99,21 +101,60 @@ def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis
     ]
     # What is wrong with gradients alone is the likelier, and the more precise, explanation.
     faults.sort(key=lambda fault: not fault.of_gradients)
-    found = list[Explanation]()
-    for fault in faults:
-        left = _explained(partial(_of, fault), kept, deadline)
-        if left is not None:
-            found.append(Explanation((fault,), left))
+    found = list(_explaining([fault for fault in faults if fault.structural], kept, deadline))
+    if not found:
+        # A rule says what was done; a mutant only how the equation looks now.
+        found = list(_explaining(_mutants(kept[0]), kept, deadline))
+    # A formula is a simpler explanation than an accident of arithmetic that looks the same.
+    found.sort(key=lambda explanation: explanation.left)
+    arithmetic = [fault for fault in faults if not fault.structural]
+    found += sorted(_explaining(arithmetic, kept, deadline), key=lambda e: e.left)
     if not found:
         found = list(_together(faults, kept, deadline))
     if not found:
         return None
-    # A formula is a simpler explanation than an accident of arithmetic that looks the same.
-    found.sort(key=lambda e: (not e.faults[0].structural, e.left))
-    best, *others = found
+    distinct = dict[str, Explanation]()
+    for explanation in found:
+        distinct.setdefault(explanation.what, explanation)
+    best, *others = distinct.values()
     failed = {name for answer in kept for name in answer.sample.failing}
     last = next(name for name in reversed(kept[0].profile.quantities) if name in failed)
     return Diagnosis(last, best, tuple(others), bool(kept[0].profile.base))
+
+
+def _mutants(answer: Examined) -> list[Fault]:
+    """Those of an answer's equations; first what is wrong with gradients alone."""
+    return sorted(mutants(answer.program), key=lambda mutant: not mutant.of_gradients)
+
+
+def _explaining(
+    faults: Sequence[Fault], answers: Sequence[Examined], deadline: float
+) -> Iterator[Explanation]:
+    """The faults that explain every answer.
+
+    A glance at the first, smallest one, which fails, is cheap, and most faults do not pass it.
+    """
+    first, *others = answers
+    left = [(fault, 0.0) for fault in faults if _is_likely(fault, first, deadline)]
+    for some in ((first,), others):
+        shares = [(f, worst, _explained(partial(_of, f), some, deadline)) for f, worst in left]
+        left = [(fault, max(worst, share)) for fault, worst, share in shares if share is not None]
+    for fault, worst in left:
+        yield _explanation((fault,), worst, first.program)
+
+
+def _is_likely(fault: Fault, answer: Examined, deadline: float) -> bool:
+    """Whether a fault is worth a closer look; poor arithmetic has to be carried out."""
+    if not fault.structural:
+        return True
+    if time.monotonic() < deadline:
+        with attempt(f"a glance at {fault.name} for {answer.sample.case.id}"):
+            return answer.resembles(_of(fault, answer.program))
+    return False
+
+
+def _explanation(faults: tuple[Fault, ...], left: float, program: Program) -> Explanation:
+    return Explanation(faults, left, " and ".join(fault.said(program) for fault in faults))
 
 
 def _explained(make: Maker, answers: Sequence[Examined], deadline: float) -> float | None:
@@ -158,7 +199,7 @@ def _together(
             continue
         left = _explained(make, answers, deadline)
         if left is not None:
-            yield Explanation(chosen, left)
+            yield _explanation(chosen, left, program)
             return
 
 

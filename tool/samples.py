@@ -140,6 +140,33 @@ class Examined:
                         return True
         return False
 
+    def resembles(self, candidate: Program) -> bool:
+        """Whether what failed looks like the candidate's results, at a glance and in float64."""
+        failing = self.sample.failing
+        if not self.affected(candidate).issuperset(failing):
+            return False
+        return all(self._is_near(candidate, name) for name in failing if name in self.reported)
+
+    def _is_near(self, candidate: Program, name: str) -> bool:
+        """Whether a candidate's result, from reported operands or from inputs, is not far off."""
+        value = self.sample.outputs[name].astype(np.float64)
+        largest = np.nanmax(np.abs(value), initial=0.0)
+        part = candidate.restricted(frozenset(self.reported) - {name}, name)
+        whole = candidate.restricted(frozenset(), name)
+        for considered in (part,) if part == whole else (part, whole):
+            with attempt(f"{name} of a candidate for {self.sample.case.id}"):
+                computed = self._computed(considered, candidate, "float64")[name]
+                expected = _shaped(computed, value)
+                if expected is None:
+                    continue
+                far = np.max(np.abs(value - expected), initial=0.0)
+                # What is not finite is left to a closer look.
+                if not GLANCE * largest < far < np.inf:
+                    return True
+                if far <= REACH * np.max(self._declared(name, (), {}), initial=0.0):
+                    return True
+        return False
+
     def left(self, candidate: Program) -> float | None:
         """The share of the deviation that the candidate leaves; None if it does not explain it."""
         changed = self.changed(candidate)

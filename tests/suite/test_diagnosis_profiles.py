@@ -30,7 +30,7 @@ LEAK: Final = """
         return np.tri(L, S, 1, dtype=bool)
     """
 WRONG: Final = {
-    "the scale 1/c instead of 1/√c": (
+    "the scale 1/d instead of 1/√d": (
         SDPA,
         """
     inner = scaled_dot_product_attention
