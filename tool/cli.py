@@ -295,12 +295,13 @@ def show(case: str, dtype: str | None, form: str) -> None:
 @cli.command()
 @click.argument("name", required=False)
 @equations
+@click.option("--profile", help="Its faults, and every first-order change of its equations.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
-def faults(name: str | None, form: str) -> None:
+def faults(name: str | None, profile: str | None, form: str) -> None:
     """List the faults that the suite is tested with and diagnoses, or show the fault NAME."""
     from qkvac.catalogue import show_faults
 
-    show_faults(name, form)
+    show_faults(name, form, profile)
 
 
 cli.add_command(report)

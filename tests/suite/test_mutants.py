@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from qkvac.cli import cli
 from qkvac.spec import faulty, shapes
 from qkvac.spec.cases import cases
 from qkvac.spec.equality import form
@@ -13,6 +18,7 @@ from qkvac.spec.faulty import FaultyShapes
 from qkvac.spec.mutants import Mutant, mutants, mutants_of
 from qkvac.spec.registry import forward_profiles, gradient_profiles, known_profiles
 from qkvac.spec.syntax import Expr
+from qkvac.usage import UsageError
 
 OPERANDS = """
 X[n, d]
@@ -188,3 +194,42 @@ def test_a_mutant_of_one_text_is_found_again_in_another_of_the_profile() -> None
     causal = Mutant("", "formula", "", change=mutants(profile.program("causal"))[-1].change)
     assert mutant.program(known_profiles()["embedding"].program()) is None
     assert causal.program(profile.program("causal")) is not None
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def said(*words: str) -> str:
+    result = CliRunner().invoke(cli, ["faults", *words], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_the_command_lists_the_changes_of_a_profile_beside_its_faults() -> None:
+    listed = said("--profile", "causal_attention")
+    assert "  mask-ignored " in listed
+    assert "  no-bias " not in listed
+    assert "\n  A = softmax(Ω / sqrt(c), axis=1, where=causal(n, n).T)\n" in listed
+    count = len(mutants_of(known_profiles()["causal_attention"]))
+    assert f"{count} first-order changes of its equations." in " ".join(listed.split())
+    assert "first-order" not in said()
+
+
+def test_the_command_writes_them_as_json() -> None:
+    entries = json.loads(said("--profile", "embedding_gradients", "--format", "json"))
+    changes = [entry for entry in entries if entry["kind"] == "change"]
+    assert {entry["equation"] for entry in changes} == written("embedding_gradients")
+    assert {fit for entry in changes for fit in entry["profiles"].values()} <= {"always", "square"}
+    assert any(entry["name"] == "duplicates-overwritten" for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--profile", "atention"), "did you mean attention?"),
+        (("no-scale", "--profile", "attention"), "one fault, or those of a profile"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        CliRunner().invoke(cli, ["faults", *words], standalone_mode=False, catch_exceptions=False)
