@@ -9,6 +9,7 @@ import numpy as np
 
 from qkvac.samples import Sample
 from qkvac.spec.formats import FORMATS
+from qkvac.spec.roles import Roles
 from qkvac.spec.shapes import contract
 from qkvac.symmetries import Symmetry
 
@@ -103,11 +104,13 @@ def _each(
         case = sample.case
         given = {name: array.shape for name, array in case.inputs(sample.dtype).items()}
         shapes = contract(case.program, dict(case.bindings), given=given)
+        # Rows of masked weights may be empty; what is no softmax need not sum to 1.
+        weighed = Roles.of(case.program).weights == "A"
+        silent = {"A", "V"} if not weighed else {"A"} if case.masked else set[str]()
         wide = {
             name: array.astype(np.float64)
             for name, array in sample.outputs.items()
-            # Rows of masked weights may be empty.
-            if array.shape == shapes.get(name) and not (name == "A" and case.masked)
+            if array.shape == shapes.get(name) and name not in silent
         }
         with np.errstate(all="ignore"):
             results.append(test(wide, FORMATS[sample.arithmetic.storage].unit))

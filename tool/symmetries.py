@@ -23,7 +23,8 @@ from qkvac.spec import rounding
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.case import Case
 from qkvac.spec.faulty import compute
-from qkvac.spec.syntax import Program, Ref, Tensor
+from qkvac.spec.roles import Roles
+from qkvac.spec.syntax import Op, Program, Ref, Tensor, walk
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -70,8 +71,9 @@ def suitable(samples: Sequence[Sample]) -> Sample | None:
         for sample in samples
         if sample.failing
         and tuple(t.name for t in sample.case.program.inputs) == INPUTS
+        and Roles.of(sample.case.program).weights == "A"
         and not sample.case.batch
-        and min(sample.case.sizes["n"], sample.case.sizes["d"]) > 1
+        and min(sample.case.sizes.get(axis, 0) for axis in ("n", "d")) > 1
     ]
     return min(
         usable,
@@ -96,7 +98,8 @@ def posed(sample: Sample) -> dict[str, Posed]:
     raised = Wk.copy()
     raised[-1] = (Wk[-1].astype(np.float64) + (keys or 1.0)).astype(Wk.dtype)
     # Causal attention knows the order of its tokens.
-    causal = sample.case.profile == "causal_attention"
+    nodes = (node for e in sample.case.program.equations for node in walk(e.expression))
+    causal = any(isinstance(node, Op) and node.name == "causal" for node in nodes)
     changed: dict[str, Arrays] = {
         **({} if causal else {"permuted": {"X": X[_order(len(X))]}}),
         "doubled": {"Wv": Wv * Wv.dtype.type(2)},

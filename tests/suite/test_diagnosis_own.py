@@ -18,7 +18,8 @@ from qkvac.spec.registry import choose
 VARIANTS: Final = Path(__file__).parents[2] / "docs" / "examples" / "variants"
 CROSS: Final = "weighted_cross_attention"
 TWO: Final = "differential_attention"
-FOLDERS: Final = {CROSS: "cross", TWO: "differential"}
+SIGMOID: Final = "sigmoid_attention"
+FOLDERS: Final = {CROSS: "cross", TWO: "differential", SIGMOID: "sigmoid"}
 ONE: Final = "softmax(Q1 @ K1.T / sqrt(c), axis=1)"
 
 
@@ -63,6 +64,11 @@ SLIPS: Final = (
     Slip(TWO, "X @ W2, X @ U2\n", "X @ W2, X @ U1\n", "K2 = X @ U1"),
     Slip(f"{TWO}_gradients", "dlam = -(A2", "dlam = (A2", "dlam = "),
     Slip(f"{TWO}_gradients", "(A2, -lam * dA)", "(A2, lam * dA)", "dA2 = "),
+    Slip(
+        SIGMOID, "turned(K) / root + X", "turned(K) / root - X", "A = sigmoid(Ω / sqrt(c) - bias)"
+    ),
+    Slip(f"{SIGMOID}_gradients", "dA * A * (1 - A)", "dA * A", "the gradient with dS = dA * A"),
+    Slip(SIGMOID, "return Q, K, V, A, A @ V", "return Q, K, V, A, np.abs(A @ V)", ""),
     Slip(TWO, "return A, A @ V", "return A, np.clip(A, 0, 1) @ V", ""),
     Slip(CROSS, "return Q, K, V, A, A @ V", "return Q, K, V, A, A @ np.clip(V, -1, 1)", ""),
 )
@@ -97,3 +103,4 @@ def test_a_slip_is_caught_and_named(slip: Slip, tmp_path: Path) -> None:
         assert all(slip.words in text for text in said), said
     else:
         assert not any(" equals " in text for text in said), said
+        assert slip.profile == CROSS or not any("A sum to 1" in text for text in said), said
