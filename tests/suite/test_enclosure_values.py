@@ -65,7 +65,7 @@ def test_rounding_of_pairs_is_correct(
     p = chosen.precision
     with np.errstate(over="ignore"):
         hi = np.ldexp(float(mantissa) + 2.0**-p, max(origin + exponent, -1070))
-    assume(np.isfinite(hi))
+    assume(bool(np.isfinite(hi)))
     lo = float(nudge * np.ldexp(abs(hi), -53 - place))
     value, certain = Enclosure(np.array([hi]), np.array([lo]), np.zeros(1)).rounded(name)
     expected = nearest(Fraction(hi) + Fraction(lo), name)

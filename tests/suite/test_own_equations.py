@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
 # --- the commands --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cross", "differential", "temperature"])
+@pytest.mark.parametrize("name", ["cross", "differential", "sigmoid", "temperature"])
 def test_the_variants_are_judged_from_their_one_file(name: str, tmp_path: Path) -> None:
     """A right port passes; each of five wrong ones fails."""
     folder = VARIANTS / name
@@ -252,13 +252,9 @@ def test_a_package_registers_profiles(tmp_path: Path) -> None:
 
 
 def test_pytest_takes_a_file() -> None:
-    words = ("--qkvac-port", VARIANTS / "differential" / "port.py", "--qkvac-spec", DIFFERENTIAL)
     words = (
-        *words,
-        "--qkvac-dtype",
-        "float32",
-        "--qkvac-case",
-        "differential_attention/normal/*",
+        *("--qkvac-port", VARIANTS / "differential" / "port.py", "--qkvac-spec", DIFFERENTIAL),
+        *("--qkvac-dtype", "float32", "--qkvac-case", "differential_attention/normal/*"),
     )
     done = subprocess.run(
         [
