@@ -1,294 +1,124 @@
-"""The clauses, one function each: contract, E (bits), L (local) and B (bound).
+"""The clauses, each defined once: its names, what it asks, how it reads.
 
-No clause has a tolerance of its own. L and B compare an error, measured against a certified
-enclosure, with a bound that the rounding interpretation derives from the declared arithmetic
-model; E compares bits with the certified value, rounded.
+Verdicts fold over them in this order, and whatever prints, records, lists or excuses failures reads
+them from here. What a clause compares is a function of `qkvac.spec.comparisons`, under its word; a
+clause without one compares several answers with each other, which the engine does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
-
-from qkvac.spec import rounding, shapes
-from qkvac.spec.enclosure import Enclosure
-from qkvac.spec.equations import Equation, Program
-from qkvac.spec.formats import FORMATS, Format, dtype, widened
-
-if TYPE_CHECKING:
-    from qkvac.spec.verdict import Question
-
-
-class Certify(Protocol):
-    """Certified values of a program; the engine passes one that remembers."""
-
-    def __call__(
-        self,
-        program: Program,
-        inputs: Mapping[str, np.ndarray],
-        sizes: Mapping[str, Any],
-        dtype: str,
-        *,
-        wanted: Collection[str] | None = None,
-        bound: Mapping[str, np.ndarray] | None = None,
-        exact: Collection[str] = (),
-        conventions: Mapping[str, str] | None = None,
-    ) -> dict[str, Enclosure]: ...
+from typing import Final
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Errors of a quantity beside the bounds of one clause, entry by entry."""
+class Clause:
+    """One of the things that an answer has to meet, and a failure names."""
 
-    clause: str
-    error: np.ndarray
-    """A lower bound of |value − true value|: a failure is proved, not suspected."""
-    bound: np.ndarray
-    sharp: np.ndarray
-    """Where the oracle is sharp enough for the bound."""
-    certified: np.ndarray
-    excused: np.ndarray
-    """Entries that are out of range by the contract's leave."""
-    reading: tuple[str, ...] = ()
-
-    @cached_property
-    def ratios(self) -> np.ndarray:
-        """Error over bound; 0 where there is no error, whatever the bound."""
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            ratios = np.where(self.error == 0, 0.0, self.error / self.bound)
-        return np.where(self.excused | np.isinf(self.bound), 0.0, ratios)
-
-    @property
-    def holds(self) -> bool:
-        return bool(np.all(self.ratios <= 1.0))
-
-    @property
-    def ratio(self) -> float:
-        return float(np.max(self.ratios, initial=0.0))
+    word: str
+    """Its name, which is what people and records say."""
+    letter: str
+    """Its short name, in code and in older records; "" where it has none."""
+    asks: str
+    """What it asks of an answer, in words."""
+    broken: str
+    """What a failure means."""
+    head: str
+    """What stands beside "failed" in the head of a failure, after the word."""
+    failure: str = ""
+    """A failure in words, of `count` entries out of `size`, and the operands `reading`."""
+    about_values: bool = True
+    """Whether it is about the values of a quantity, and not about what a call does."""
+    of_form: bool = False
+    """Whether it is about the form of a quantity, so that no error has a ratio to a bound."""
+    decides: bool = False
+    """Whether nothing else is asked where it is asked."""
+    whole: bool = False
+    """Whether it goes from the inputs on, whatever else was returned."""
 
     @property
-    def count(self) -> int:
-        """How many entries fail."""
-        return int(np.sum(~(self.ratios <= 1.0)))
-
-    @property
-    def worst_index(self) -> tuple[int, ...]:
-        ratios = np.where(np.isnan(self.ratios), np.inf, self.ratios)
-        # Among entries without error, or all infinitely wrong, the largest error speaks best.
-        if not np.any(ratios) or np.isinf(np.max(ratios)):
-            ratios = np.where(ratios == np.max(ratios), np.nan_to_num(self.error, nan=np.inf), -1.0)
-        return tuple(int(i) for i in np.unravel_index(np.argmax(ratios), ratios.shape))
-
-    @property
-    def blurred(self) -> bool:
-        """Whether the oracle's radius is too large for some bound."""
-        return bool(np.any(~self.sharp & ~self.excused))
+    def symbol(self) -> str:
+        """Its shortest unmistakable name."""
+        return self.letter or self.word
 
 
-def contract(question: Question, name: str, value: np.ndarray) -> str | None:
-    """What is wrong with presence, dtype, shape or finiteness, in words; None if nothing is."""
-    allowed = {question.dtype}
-    if name == "Ω":
-        allowed |= {question.arithmetic.accumulation, question.arithmetic.scores}
-    found = value.dtype.name
-    if found not in allowed:
-        return f"{name} has dtype {found}, expected {' or '.join(sorted(allowed))}"
-    tensor = question.program.tensors[name]
-    wrong = shapes.mismatch(tensor, question.contract[name], value.shape)
-    if wrong is not None:
-        return wrong
-    plain = widened(value)
-    undefined = question.undefined[name]
-    defined = np.argwhere(undefined & ~np.isnan(plain))
-    if len(defined):
-        index = tuple(int(i) for i in defined[0])
-        return f"{name}{list(index)} is {plain[index]}, declared NaN for a query without keys"
-    broken = np.argwhere(~np.isfinite(plain) & ~undefined)
-    if len(broken) and name not in question.may_overflow:
-        index = tuple(int(i) for i in broken[0])
-        certified = question.certified[name].hi[index]
-        return f"{name}{list(index)} is {plain[index]}, certified {certified:.9g}"
-    return None
+CONTRACT: Final = Clause(
+    "contract",
+    "",
+    "it is there, with the declared shape, the dtype, and finite wherever the true value is",
+    "an output is missing, or has another shape or dtype than declared, or is not finite where the "
+    "true value is",
+    "",
+    of_form=True,
+)
+EXACT: Final = Clause(
+    "exact",
+    "E",
+    "where a case is built so that no rounding can occur, the bits are those of the true value",
+    "the case leaves nothing to round, and the bits are not those of the true value",
+    "its bits",
+    "{count} of {size} entries differ from the exact bits",
+    decides=True,
+)
+LOCAL: Final = Clause(
+    "local",
+    "L",
+    "each equation, evaluated on the backend's own operands, lies within the rounding error that "
+    "its declared arithmetic can make, in whatever order it sums",
+    "an equation, evaluated on the backend's own operands, is further off than its rounding",
+    "its equation",
+    "{count} of {size} entries lie outside the bound of its equation on the port's own {reading}",
+)
+BOUND: Final = Clause(
+    "bound",
+    "B",
+    "each output lies within the propagated bound around the certified true value",
+    "the output is further from the true value than all rounding together allows",
+    "around the true value",
+    "{count} of {size} entries lie outside the bound around the certified value",
+    whole=True,
+)
+METAMORPHIC: Final = Clause(
+    "metamorphic",
+    "M",
+    "the same call gives the same bits (`repeat`), inputs are left alone (`unchanged`), nothing is "
+    "remembered (`state`), scaling by powers of two and flipped signs change nothing else "
+    "(`scaling`, `signs`), the floating-point environment stays as it was (`environment`)",
+    "the same call again, or one that has to agree, gives something else",
+    "the same again",
+    about_values=False,
+)
+
+CLAUSES: tuple[Clause, ...] = (CONTRACT, EXACT, LOCAL, BOUND, METAMORPHIC)
+"""In the order in which they are asked, and the first one that fails is named."""
 
 
-def bits(question: Question, name: str, value: np.ndarray) -> Comparison:
-    """Clause E: every entry equals the certified value, rounded once; −0 equals +0."""
-    certified = question.certified[name]
-    expected, certain = certified.rounded(value.dtype.name)
-    equal = certain & (value == expected)
-    plain = np.asarray(expected, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        error = np.where(equal, 0.0, np.abs(widened(value) - plain))
-    # Bits that the enclosure leaves open are counted as different: they prove nothing.
-    error = np.where(~equal & (error == 0), np.nan, error)
-    no = np.zeros(value.shape, bool)
-    return Comparison("E", error, np.zeros(value.shape), ~no, plain, no)
-
-
-def bound(question: Question, name: str, value: np.ndarray, excused: np.ndarray) -> Comparison:
-    """Clause B: the value lies inside the propagated bound around the certified value."""
-    certified = question.certified[name]
-    return _compare("B", certified, question.bounds[name], value, excused, ())
-
-
-def local(
-    question: Question,
-    name: str,
-    value: np.ndarray,
-    reported: Mapping[str, np.ndarray],
-    excused: np.ndarray,
-) -> Comparison | None:
-    """Clause L: the value satisfies its equation on the port's own reported operands.
-
-    A port may report an intermediate from one path and go on from another, so that the equation
-    may also hold with reported intermediates replaced by their own equations; the first reading
-    that holds is taken, else the direct one. None when nothing before `name` is reported: L is B.
-    """
-    direct = None
-    for given, program in readings(question.program, name, frozenset(reported) - {name}):
-        comparison = _locally(question, name, value, program, reported, given, excused)
-        if comparison.holds:
-            return comparison
-        direct = direct or comparison
-    return direct
-
-
-def _locally(
-    question: Question,
-    name: str,
-    value: np.ndarray,
-    program: Program,
-    reported: Mapping[str, np.ndarray],
-    given: tuple[str, ...],
-    excused: np.ndarray,
-) -> Comparison:
-    model = question.arithmetic
-    wider = FORMATS[model.storage].precision < FORMATS[model.accumulation].precision
-    inherited = dict.fromkeys(given, 2 if wider else 1)
-    others = [other for other in question.case.alternatives[1:] if name in other.tensors]
-    alike = [program, *(other.restricted(frozenset(given), name) for other in others)]
-    operands = {
-        tensor.name: reported[tensor.name] if tensor.name in given else question.inputs[tensor.name]
-        for each in alike
-        for tensor in each.inputs
-    }
-    limits = question.limits(alike, operands, inherited)
-    certified = question.certify(
-        program,
-        operands,
-        question.sizes,
-        question.dtype,
-        wanted=(name,),
-        bound={name: limits[name]},
-        conventions=question.conventions,
-    )
-    return _compare("L", certified[name], limits[name], value, excused, given)
-
-
-def readings(
-    program: Program, name: str, reported: frozenset[str]
-) -> Iterator[tuple[tuple[str, ...], Program]]:
-    """Ways to compute `name` from reported intermediates, the most direct one first.
-
-    Each is the reported tensors it starts from, in the order of the text, and the equations to
-    evaluate. Tensors computed from the profile's inputs alone (Q, K, V) are never replaced:
-    that would make every reading as loose as clause B. Where none of them is reported, the last
-    reading starts from the inputs, and is clause B.
-    """
-    own = {tensor.name for tensor in program.inputs}
-    replaceable = [
-        equation.target.name
-        for equation in program.equations
-        if equation.target.name in reported and not own.issuperset(_tensors(program, equation))
-    ]
-    seen = set[tuple[str, ...]]()
-    for count in range(len(replaceable) + 1):
-        for replaced in combinations(replaceable, count):
-            part = program.restricted(reported - set(replaced), name)
-            given = tuple(tensor.name for tensor in part.inputs if tensor.name not in own)
-            # Without anything reported in the direct reading there is nothing to replace.
-            if given not in seen and (given or seen):
-                seen.add(given)
-                yield given, part
-
-
-def _tensors(program: Program, equation: Equation) -> set[str]:
-    return program.tensors.keys() & set(equation.operands)
-
-
-def _compare(
-    clause: str,
-    certified: Enclosure,
-    limits: np.ndarray,
-    value: np.ndarray,
-    excused: np.ndarray,
-    reading: tuple[str, ...],
-) -> Comparison:
-    # An operand out of range makes a reading undefined, not wrong.
-    unknown = excused | ~certified.known
-    return Comparison(
-        clause,
-        certified.least_error(value),
-        limits,
-        certified.sharp(limits),
-        certified.center,
-        unknown,
-        reading,
-    )
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """How much a pass says: bounds over the quantity's largest |value|."""
-
-    worst: float
-    vacuous: float
-    """The share of entries whose bound is at least as large as the quantity itself."""
-
-
-def resolution(
-    question: Question, name: str, tried: Sequence[Comparison], excused: np.ndarray
-) -> Resolution:
-    """Per entry the smallest bound that was met, over the largest |value|.
-
-    Where every value is 0, a bound of 0 is decisive and Σ|term| is the scale otherwise.
-    """
-    holding = [comparison for comparison in tried if comparison.holds] or list(tried)
-    smallest = np.min([comparison.bound for comparison in holding], axis=0)
-    unknown = np.all([comparison.excused for comparison in holding], axis=0) | excused
-    certified = question.certified[name]
-    # A value that cannot be told from 0 is no scale.
-    size = np.where(np.abs(certified.hi) > certified.radius, np.abs(certified.hi), 0.0)
-    scale = float(np.nanmax(size, initial=0.0))
-    if scale == 0.0:
-        scale = float(
-            np.nanmax(
-                rounding.magnitude(
-                    question.program, question.inputs, question.sizes, question.conventions
-                )[name]
-            )
-        )
-    # A scale may be as small as a bound on 0 is.
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        relative = np.where(smallest == 0, 0.0, smallest / scale)
-    relative = np.where(unknown | np.isnan(relative), np.inf, relative)
-    relative = relative[~question.undefined[name]]
-    return Resolution(float(np.max(relative)), float(np.mean(relative >= 1.0)))
-
-
-def spacing(value: np.ndarray, target: Format) -> np.ndarray:
-    """The distance of neighbouring numbers of a format around `value`."""
-    exponent = np.frexp(value)[1] - 1
-    last = np.maximum(exponent, target.emin) - target.precision + 1
-    return np.asarray(np.ldexp(1.0, last))
-
-
-def format_of(array: np.ndarray) -> Format:
+def find(name: str) -> Clause | None:
+    """The clause of a word or a letter; None where there is none."""
     return next(
-        f for name, f in FORMATS.items() if name != "tfloat32" and dtype(name) == array.dtype
+        (clause for clause in CLAUSES if name and name in (clause.word, clause.letter)), None
     )
+
+
+def named(name: str) -> Clause:
+    """The clause of a word or a letter; raises ValueError where there is none."""
+    found = find(name)
+    if found is None:
+        raise ValueError(f"{name!r} is no clause: {', '.join(words())}")
+    return found
+
+
+def word(name: str) -> str:
+    """The word of a clause; any other name as it is."""
+    found = find(name)
+    return found.word if found is not None else name
+
+
+def words() -> tuple[str, ...]:
+    """What the clauses are called."""
+    return tuple(clause.word for clause in CLAUSES)
+
+
+def letters() -> tuple[str, ...]:
+    """The letters of those that have one."""
+    return tuple(clause.letter for clause in CLAUSES if clause.letter)

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any, Final, Literal
 
 from qkvac.spec import (
+    clauses,
     faulty,
     gradient_habits,
     memory_habits,
@@ -82,8 +83,9 @@ class Fault:
 
     @property
     def caught_by(self) -> tuple[str, ...]:
-        """Checks that must catch it, such as "A L": a quantity or check, and a clause or status."""
-        return CAUGHT_BY.get(self.name, ())
+        """What must catch it, such as "A local": a quantity or check, and what that fails by."""
+        pairs = (words.rsplit(" ", 1) for words in CAUGHT_BY.get(self.name, ()))
+        return tuple(f"{where} {clauses.word(what)}" for where, what in pairs)
 
     @property
     def structural(self) -> bool:

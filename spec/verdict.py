@@ -1,23 +1,32 @@
-"""From a port's outputs to verdicts: contract first, then the clauses E, L and B.
+"""From a port's outputs to verdicts: the clauses, folded over.
 
 A `Question` holds all that is known before a port answers: inputs, certified values, bounds,
-proven exactness. `judge` compares an answer with it, one verdict per quantity. The relations of
-clause M compare several answers with each other and live in the engine.
+proven exactness. `judge` compares an answer with it, one verdict per quantity. What
+compares several answers with each other, clause `metamorphic`, lives in the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from qkvac.spec import clauses, enclosure, exactness, rounding, shapes, spread
+from qkvac.spec import (
+    clauses,
+    comparisons,
+    enclosure,
+    exactness,
+    rounding,
+    shapes,
+    spread,
+    statuses,
+)
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case
-from qkvac.spec.clauses import Certify, Comparison
+from qkvac.spec.comparisons import Answer, Certify, Comparison
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.equations import Program
 from qkvac.spec.formats import FORMATS, Format, widened
@@ -47,7 +56,7 @@ class Worst:
 class Verdict:
     """What is known about one quantity of one answer.
 
-    `clause` is the clause that failed (contract, E, L, B) and None otherwise; `ratio` the largest
+    `clause` is the word of the clause that failed, and None otherwise; `ratio` the largest
     error over bound of the clauses that were tried; `resolution` the largest bound over the
     quantity's largest |value|; `ulp` the largest error in units in the last place; `z` and `rms`
     the error in standard deviations of the rounding model; `bits` the effective precision.
@@ -72,7 +81,7 @@ class Verdict:
     empty: bool = False
     """Whether the quantity has no entries: decisive, but no evidence."""
     reading: tuple[str, ...] = ()
-    """Reported operands on which clause L passed, or was judged last."""
+    """Reported operands on which clause `local` passed, or was judged last."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ class Question:
 
     @property
     def bounds(self) -> Mapping[str, np.ndarray]:
-        """Clause B: the propagated rounding bound of every quantity."""
+        """Clause `bound`: the propagated rounding bound of every quantity."""
         return self._propagated[0]
 
     @cached_property
@@ -203,7 +212,7 @@ class Question:
         return FORMATS[self.arithmetic.scores if name == "Ω" else self.arithmetic.storage]
 
     def asks_bits(self, name: str) -> bool:
-        """Whether clause E binds this quantity under the declared arithmetic model."""
+        """Whether clause `exact` binds this quantity under the declared arithmetic model."""
         if name not in self.case.exact:
             return False
         proof = self.exactness[name]
@@ -264,83 +273,98 @@ def _judge_one(
             reason = f"{name} is what the profile is for"
             if question.profile.base:
                 reason = f"no gradient of {name.removeprefix('d')} came back"
-            return Verdict(name, "missing", reason=reason)
-        return Verdict(name, "not reported", reason="not returned by the port")
-    wrong = clauses.contract(question, name, value)
+            return Verdict(name, statuses.MISSING.name, reason=reason)
+        return Verdict(name, statuses.NOT_REPORTED.name, reason="not returned by the port")
+    answer = Answer(question, name, value, reported)
+    wrong, tried = _asked(answer, of_form=True)
     if wrong is not None:
-        return Verdict(name, "failed", clause="contract", reason=wrong)
-    if value.size == 0:
-        return Verdict(name, "passed", grade="exact", bitwise=True, empty=True)
-    certified = question.certified[name]
-    excused = ~np.isfinite(widened(value))
-    if question.undefined[name].all():
-        return Verdict(name, "passed", grade="exact", bitwise=True)
-    if question.asks_bits(name) and not excused.any():
-        return _by_bits(question, name, value, certified)
-    return _by_bounds(question, name, value, reported, excused)
-
-
-def _by_bits(question: Question, name: str, value: np.ndarray, certified: Enclosure) -> Verdict:
-    comparison = clauses.bits(question, name, value)
-    if comparison.holds:
-        return Verdict(name, "passed", grade="exact", bitwise=True, bits=None)
-    worst = _worst(comparison, value)
-    return Verdict(
-        name,
-        "failed",
-        clause="E",
-        reason=_stopped(question, name, value)
-        or f"{comparison.count} of {value.size} entries differ from the exact bits",
-        worst=worst,
-        ratio=np.inf,
-        ulp=_largest_ulp(certified, value),
-        bitwise=True,
+        return wrong
+    nothing = value.size == 0
+    if nothing or question.undefined[name].all():
+        return Verdict(name, statuses.PASSED.name, grade="exact", bitwise=True, empty=nothing)
+    wrong, tried = _asked(answer, of_form=False)
+    if wrong is not None:
+        return wrong
+    last = tried[-1]
+    return (
+        _by_bits(answer, last) if clauses.named(last.clause).decides else _by_bounds(answer, tried)
     )
 
 
-def _by_bounds(
-    question: Question,
-    name: str,
-    value: np.ndarray,
-    reported: Mapping[str, np.ndarray],
-    excused: np.ndarray,
-) -> Verdict:
-    whole = clauses.bound(question, name, value, excused)
-    local = clauses.local(question, name, value, reported, excused)
-    failed = next((c for c in (local, whole) if c is not None and not c.holds), None)
-    tried = [comparison for comparison in (local, whole) if comparison is not None]
+def _asked(answer: Answer, *, of_form: bool) -> tuple[Verdict | None, list[Comparison]]:
+    """What the clauses make of an answer, in their order: a verdict, or errors beside bounds."""
+    tried = list[Comparison]()
+    for clause in clauses.CLAUSES:
+        if clause.of_form != of_form or clause.word not in comparisons.COMPARE:
+            continue
+        found = comparisons.COMPARE[clause.word](answer)
+        if isinstance(found, str):
+            failed = statuses.FAILED.name
+            return Verdict(answer.name, failed, clause=clause.word, reason=found), tried
+        if found is not None:
+            tried.append(found)
+            if clause.decides:
+                break
+    return None, tried
+
+
+def _by_bits(answer: Answer, comparison: Comparison) -> Verdict:
+    verdict = Verdict(answer.name, statuses.PASSED.name, grade="exact", bitwise=True)
+    if comparison.holds:
+        return verdict
+    return replace(
+        verdict,
+        status=statuses.FAILED.name,
+        grade=None,
+        clause=comparison.clause,
+        reason=_failure(answer, comparison),
+        worst=_worst(comparison, answer.value),
+        ratio=np.inf,
+        ulp=_largest_ulp(answer),
+    )
+
+
+def _by_bounds(answer: Answer, tried: Sequence[Comparison]) -> Verdict:
+    failed = next((comparison for comparison in tried if not comparison.holds), None)
     decisive = min(tried, key=lambda c: float(np.sum(c.bound)))
-    z, rms = _deviation(question, name, whole, excused)
-    bits, resembles = _precision(question, name, whole, excused)
-    resolution = clauses.resolution(question, name, tried, excused)
+    z, rms, bits, resembles = _deviation(answer)
+    resolution = comparisons.resolution(answer, tried)
     verdict = Verdict(
-        name,
-        "passed",
+        answer.name,
+        statuses.PASSED.name,
         grade="conforming",
-        worst=_worst(failed or decisive, value),
+        worst=_worst(failed or decisive, answer.value),
         ratio=max(comparison.ratio for comparison in tried),
         resolution=resolution.worst,
-        ulp=_largest_ulp(question.certified[name], value),
+        ulp=_largest_ulp(answer),
         z=z,
         rms=rms,
         bits=bits,
         resembles=resembles,
-        reading=local.reading if local is not None else (),
+        reading=next((comparison.reading for comparison in tried if comparison.reading), ()),
     )
     if failed is not None:
-        reason = _stopped(question, name, value) or _failure(failed, value)
-        return replace(verdict, status="failed", grade=None, clause=failed.clause, reason=reason)
-    if name in question.case.exact and clauses.bits(question, name, value).holds:
+        return replace(
+            verdict,
+            status=statuses.FAILED.name,
+            grade=None,
+            clause=failed.clause,
+            reason=_failure(answer, failed),
+        )
+    if answer.name in answer.question.case.exact and comparisons.bits(answer).holds:
         # Bits that nobody had to deliver say more than any bound.
         return replace(verdict, grade="exact", bitwise=True)
+    indecisive = statuses.INDECISIVE.name
     if resolution.vacuous > VACUOUS_SHARE:
         reason = f"the bound says nothing about {resolution.vacuous:.0%} of the entries"
-        if excused.any():
-            reason = f"{np.mean(excused):.0%} of the entries are not finite, after an overflow"
-        return replace(verdict, status="indecisive", grade=None, reason=reason)
+        if answer.excused.any():
+            reason = (
+                f"{np.mean(answer.excused):.0%} of the entries are not finite, after an overflow"
+            )
+        return replace(verdict, status=indecisive, grade=None, reason=reason)
     if any(comparison.blurred for comparison in tried):
         reason = "the certified values are not sharp enough for the bound"
-        return replace(verdict, status="indecisive", grade=None, reason=reason)
+        return replace(verdict, status=indecisive, grade=None, reason=reason)
     if verdict.ulp <= 1.0:
         return replace(verdict, grade="faithful")
     if z is not None and rms is not None and (z > SUSPICIOUS_Z or rms > SUSPICIOUS_RMS):
@@ -350,29 +374,28 @@ def _by_bounds(
 
 
 def _deviation(
-    question: Question, name: str, whole: Comparison, excused: np.ndarray
-) -> tuple[float | None, float | None]:
-    """Largest and root-mean-square error in standard deviations; only generic data have them."""
-    if not question.case.generic or excused.any():
-        return None, None
-    sigma = question.sigma[name]
+    answer: Answer,
+) -> tuple[float | None, float | None, float | None, str | None]:
+    """Largest and root-mean-square error in standard deviations, and the effective precision.
+
+    Only generic data have them.
+    """
+    question, name = answer.question, answer.name
+    if not question.case.generic or answer.excused.any():
+        return None, None, None, None
+    sigma, error = question.sigma[name], question.certified[name].least_error(answer.value)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        deviation = np.where(whole.error == 0, 0.0, whole.error / sigma)
-    return float(np.max(deviation)), float(np.sqrt(np.mean(deviation**2)))
+        deviation = np.where(error == 0, 0.0, error / sigma)
+    z, rms = float(np.max(deviation)), float(np.sqrt(np.mean(deviation**2)))
+    estimate = spread.effective_bits(error, sigma, question.arithmetic)
+    return z, rms, estimate.bits, estimate.resembles
 
 
-def _precision(
-    question: Question, name: str, whole: Comparison, excused: np.ndarray
-) -> tuple[float | None, str | None]:
-    if not question.case.generic or excused.any():
-        return None, None
-    estimate = spread.effective_bits(whole.error, question.sigma[name], question.arithmetic)
-    return estimate.bits, estimate.resembles
-
-
-def _largest_ulp(certified: Enclosure, value: np.ndarray) -> float:
+def _largest_ulp(answer: Answer) -> float:
+    certified, value = answer.question.certified[answer.name], answer.value
+    spacing = comparisons.spacing(certified.hi, comparisons.format_of(value))
     with np.errstate(invalid="ignore"):
-        ulps = certified.error(value) / clauses.spacing(certified.hi, clauses.format_of(value))
+        ulps = certified.error(value) / spacing
     finite = ulps[np.isfinite(ulps)]
     return float(np.max(finite)) if finite.size else 0.0
 
@@ -388,15 +411,11 @@ def _worst(comparison: Comparison, value: np.ndarray) -> Worst:
     )
 
 
-def _stopped(question: Question, name: str, value: np.ndarray) -> str | None:
-    """What is wrong with a gradient that is 0 everywhere and must not be; None for others."""
-    if name not in question.case.results or not question.profile.base or np.any(value):
-        return None
-    return f"no gradient reaches {name.removeprefix('d')}: {name} is 0 everywhere"
-
-
-def _failure(failed: Comparison, value: np.ndarray) -> str:
-    outside = f"{failed.count} of {value.size} entries lie outside the bound"
-    if failed.clause == "L":
-        return f"{outside} of its equation on the port's own {', '.join(failed.reading)}"
-    return f"{outside} around the certified value"
+def _failure(answer: Answer, failed: Comparison) -> str:
+    """What is wrong, in words; of a gradient that is 0 everywhere and must not be, that."""
+    name, question = answer.name, answer.question
+    if name in question.case.results and question.profile.base and not np.any(answer.value):
+        return f"no gradient reaches {name.removeprefix('d')}: {name} is 0 everywhere"
+    return clauses.named(failed.clause).failure.format(
+        count=failed.count, size=answer.value.size, reading=", ".join(failed.reading)
+    )

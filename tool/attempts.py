@@ -8,8 +8,7 @@ costs a run its diagnosis and nothing else, and is an error in the log, which fa
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Final
 
 LOG: Final = logging.getLogger("qkvac.diagnosis")
@@ -19,10 +18,22 @@ IMPOSSIBLE: Final = (ValueError, ZeroDivisionError, IndexError)
 """What a faulty program raises for operands that it cannot be computed for."""
 
 
-@contextmanager
-def attempt(what: str) -> Iterator[None]:
-    """Goes on after the block where it turns out to be impossible."""
-    try:
-        yield
-    except IMPOSSIBLE as error:
-        LOG.debug("%s: %s: %s", what, type(error).__name__, error)
+class attempt:  # noqa: N801
+    """A block that is left where it turns out to be impossible, which the log tells."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, IMPOSSIBLE):
+            return False
+        LOG.debug("%s: %s: %s", self.what, type(error).__name__, error)
+        return True

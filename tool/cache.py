@@ -23,7 +23,7 @@ import numpy as np
 from qkvac.protocol import Message, ProtocolError, read, write
 from qkvac.spec import enclosure
 from qkvac.spec.attention import SPEC_VERSION
-from qkvac.spec.clauses import Certify
+from qkvac.spec.comparisons import Certify
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.equations import Program
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from qkvac.spec import clauses, statuses
+
 CHECKS: Final = (
     "unchanged",
     "repeat",
@@ -41,34 +43,51 @@ FILES: Final = "files"
 """Why a port that works on files is not asked for something."""
 
 
-class Status:
-    """What can become of a cell."""
+class _Registered(type):
+    """Names of statuses by what they are, as `qkvac.spec.statuses` has them."""
 
-    PASSED: Final = "passed"
-    FAILED: Final = "failed"
-    ERROR: Final = "error"
-    CRASH: Final = "crash"
-    TIMEOUT: Final = "timeout"
-    MISSING: Final = "missing"
-    NOT_REPORTED: Final = "not reported"
-    UNSUPPORTED: Final = "unsupported"
-    SKIPPED: Final = "skipped"
-    INFORMATIONAL: Final = "informational"
-    INDECISIVE: Final = "indecisive"
-    KNOWN_DEVIATION: Final = "known deviation"
-    UNEXPECTED_PASS: Final = "unexpected pass"
-    NOT_SEEN: Final = "not seen here"
+    @property
+    def ALL(cls) -> tuple[str, ...]:  # noqa: N802
+        return statuses.names()
 
-    ALL: Final = (
-        *(PASSED, FAILED, ERROR, CRASH, TIMEOUT, MISSING, NOT_REPORTED, UNSUPPORTED, SKIPPED),
-        *(INFORMATIONAL, INDECISIVE, KNOWN_DEVIATION, UNEXPECTED_PASS, NOT_SEEN),
-    )
-    BAD: Final = frozenset({FAILED, ERROR, CRASH, TIMEOUT, MISSING, UNEXPECTED_PASS})
-    """What makes a run fail (exit status 1)."""
-    PASSES: Final = frozenset({PASSED, NOT_SEEN})
-    """Passes, with those where processors of another kind are known to deviate."""
-    NOT_REQUIRED: Final = (SKIPPED, UNSUPPORTED, NOT_REPORTED, INFORMATIONAL)
-    """What neither passes nor fails, and nobody has to answer for."""
+    @property
+    def BAD(cls) -> frozenset[str]:  # noqa: N802
+        """What makes a run fail (exit status 1)."""
+        return frozenset(status.name for status in statuses.STATUSES if status.fails)
+
+    @property
+    def PASSES(cls) -> frozenset[str]:  # noqa: N802
+        """Passes, with those where processors of another kind are known to deviate."""
+        return frozenset(status.name for status in statuses.STATUSES if status.passes)
+
+    @property
+    def NOT_REQUIRED(cls) -> tuple[str, ...]:  # noqa: N802
+        """What neither passes nor fails, and nobody has to answer for."""
+        return tuple(status.name for status in statuses.STATUSES if not status.required)
+
+    @property
+    def SKIPPING(cls) -> tuple[str, ...]:  # noqa: N802
+        """What is told, neither failed nor excused: a skipped test under pytest."""
+        return tuple(s.name for s in statuses.STATUSES if s.outcome == "skipped")
+
+
+class Status(metaclass=_Registered):
+    """The names of what can become of a cell."""
+
+    PASSED: Final = statuses.PASSED.name
+    FAILED: Final = statuses.FAILED.name
+    ERROR: Final = statuses.ERROR.name
+    CRASH: Final = statuses.CRASH.name
+    TIMEOUT: Final = statuses.TIMEOUT.name
+    MISSING: Final = statuses.MISSING.name
+    NOT_REPORTED: Final = statuses.NOT_REPORTED.name
+    UNSUPPORTED: Final = statuses.UNSUPPORTED.name
+    SKIPPED: Final = statuses.SKIPPED.name
+    INFORMATIONAL: Final = statuses.INFORMATIONAL.name
+    INDECISIVE: Final = statuses.INDECISIVE.name
+    KNOWN_DEVIATION: Final = statuses.KNOWN_DEVIATION.name
+    UNEXPECTED_PASS: Final = statuses.UNEXPECTED_PASS.name
+    NOT_SEEN: Final = statuses.NOT_SEEN.name
 
 
 @dataclass(frozen=True)
@@ -127,7 +146,7 @@ class Result:
     status: str
     grade: str | None = None
     clause: str | None = None
-    """The clause that failed: contract, E, L, B or M."""
+    """The word of the clause that failed."""
     ratio: float | None = None
     """Largest error over its bound."""
     resolution: float | None = None
@@ -160,6 +179,12 @@ class Result:
         return self.status != Status.UNSUPPORTED or self.last or self.cell.is_check
 
     @property
+    def compared(self) -> bool:
+        """Whether its errors, if it has any, were compared with bounds."""
+        clause = clauses.find(self.clause or "")
+        return clause is None or not clause.of_form
+
+    @property
     def ok(self) -> bool:
         return self.status not in Status.BAD
 
@@ -170,6 +195,6 @@ class Result:
         if self.grade:
             parts.append(self.grade)
         if self.clause:
-            parts.append(f"clause {self.clause}" if self.clause != "contract" else "contract")
+            parts.append(self.clause)
         text = f"{self.cell.id}: {', '.join(parts)}"
         return f"{text}: {self.reason}" if self.reason else text

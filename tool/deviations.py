@@ -22,11 +22,12 @@ from packaging.version import InvalidVersion, Version
 from qkvac.cells import Result, Status, Subject
 from qkvac.environment import processor
 from qkvac.roster import Entry
+from qkvac.spec import clauses
 from qkvac.toml import TOMLDecodeError, loads
 from qkvac.usage import UsageError
 
-CLAUSES: Final = ("contract", "E", "L", "B", "M", Status.ERROR, Status.CRASH, Status.TIMEOUT)
-"""How a covered cell may fail: by a clause, or without an answer."""
+UNANSWERED: Final = (Status.ERROR, Status.CRASH, Status.TIMEOUT)
+"""How a cell may fail besides by a clause: without an answer."""
 
 LISTS: Final = ("cases", "cpu_features", "seen_on")
 """Fields that are lists of texts."""
@@ -86,7 +87,7 @@ class Deviation:
 
     def fits(self, result: Result) -> bool:
         """Whether a cell failed in the way that the entry says."""
-        if self.clause in (Status.ERROR, Status.CRASH, Status.TIMEOUT):
+        if self.clause in UNANSWERED:
             said = re.search(self.reason_matches, result.reason or "") is not None
             return result.status == self.clause and said
         return result.status == Status.FAILED and result.clause == self.clause
@@ -151,11 +152,11 @@ class Deviations:
             return result
         if not any(known.due_here for known in covering):
             return _not_seen(result, covering[0])
-        clauses = " or ".join(known.clause for known in covering)
+        expected = " or ".join(known.clause for known in covering)
         return replace(
             result,
             status=Status.UNEXPECTED_PASS,
-            reason=f"{result.status}, but {covering[0].source} expects {clauses} to fail here",
+            reason=f"{result.status}, but {covering[0].source} expects {expected} to fail here",
         )
 
     @property
@@ -199,8 +200,9 @@ def _entry(row: Mapping[str, Any], source: str) -> Deviation:
         several = name in LISTS
         if not (isinstance(value, list) if several else isinstance(value, str)):
             raise UsageError(f"{source}: {name} is a {'list of texts' if several else 'text'}")
-    if row["clause"] not in CLAUSES:
-        raise UsageError(f"{source}: clause is one of {', '.join(CLAUSES)}")
+    clause, ways = clauses.word(row["clause"]), (*clauses.words(), *UNANSWERED)
+    if clause not in ways:
+        raise UsageError(f"{source}: clause is one of {', '.join(ways)}")
     try:
         SpecifierSet(row.get("versions", ""))
         re.compile(row.get("reason_matches", ""))
@@ -209,4 +211,4 @@ def _entry(row: Mapping[str, Any], source: str) -> Deviation:
     lists = {name: tuple(map(str, row[name])) for name in LISTS if name in row}
     if not all(kind.split() for kind in lists.get("seen_on", ())):
         raise UsageError(f"{source}: seen_on holds an empty text, which is every processor")
-    return Deviation(**{**row, **lists, "source": source})
+    return Deviation(**{**row, **lists, "clause": clause, "source": source})

@@ -19,6 +19,7 @@ from qkvac.roster import Entry
 from qkvac.runner import Answer
 from qkvac.samples import Sample
 from qkvac.selection import Options
+from qkvac.spec import clauses
 from qkvac.spec.case import Case
 from qkvac.spec.presentation import of_values
 from qkvac.spec.registry import known_profiles
@@ -28,8 +29,6 @@ PASSING: Final = 12
 """Answers that are kept of a subject in a dtype."""
 SECONDS: Final = 9.0
 """What all diagnoses of a run may take, of which the first ones get the most."""
-
-VALUE_CLAUSES: Final = ("contract", "E", "L", "B")
 
 BROKEN: Final[Mapping[str, str]] = {
     "unchanged": "it writes into its inputs, or returns memory that belongs to them",
@@ -92,7 +91,7 @@ class Evidence:
         failing = tuple(
             result.cell.quantity
             for result in results
-            if result.status == Status.FAILED and result.clause in VALUE_CLAUSES
+            if result.status == Status.FAILED and _about_values(result)
         )
         model = job.entry.arithmetic(job.dtype)
         chosen = of_values(job.entry.declaration.conventions)
@@ -116,7 +115,7 @@ class Evidence:
             failed = [result for result in group if result.status == Status.FAILED]
             names = {r.cell.quantity for r in failed}
             checks = [name for name in BROKEN if name in names]
-            values = [r for r in failed if r.clause in VALUE_CLAUSES]
+            values = [r for r in failed if _about_values(r)]
             # The later checks fail as a consequence of the earlier ones, and of wrong values.
             telling = [name for name in checks[:1] if name in FIRST or not values]
             for result in failed:
@@ -141,9 +140,16 @@ class Evidence:
         if result.status == Status.FAILED and result.worst is not None and result.detail is None:
             for sample in self._samples.get((cell.subject.id, cell.profile, cell.dtype), []):
                 if sample.case.id == cell.case:
-                    lines = snippet(sample, cell.quantity, result.worst, result.clause == "B")
+                    clause = clauses.find(result.clause or "")
+                    whole = clause is not None and clause.whole
+                    lines = snippet(sample, cell.quantity, result.worst, whole)
                     result = replace(result, detail=lines)
         return _with(result, text)
+
+
+def _about_values(result: Result) -> bool:
+    clause = clauses.find(result.clause or "")
+    return clause is not None and clause.about_values
 
 
 def explain(

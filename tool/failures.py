@@ -11,6 +11,7 @@ from typing import Final
 from qkvac.cells import COMMAND, FOLDER, LOADED, Result, Status
 from qkvac.draw import draw_of
 from qkvac.selection import find_case
+from qkvac.spec import clauses
 from qkvac.spec.registry import source_of
 from qkvac.usage import UsageError
 
@@ -109,9 +110,8 @@ def what(result: Result) -> str:
     """The status and the clause, or the grade that fails, in words."""
     if result.clause is None:
         return result.grade or result.status
-    names = {"contract": "contract", "E": "clause E, exact bits", "L": "clause L, its equation"}
-    names |= {"B": "clause B, the bound", "M": "clause M, the same again"}
-    return f"{result.status}, {names[result.clause]}"
+    clause = clauses.named(result.clause)
+    return ", ".join(filter(None, (result.status, clause.word, clause.head)))
 
 
 def worst(result: Result) -> str | None:

@@ -15,6 +15,7 @@ from qkvac.relations import Array, Inputs, times
 from qkvac.roster import Entry
 from qkvac.spec import shapes
 from qkvac.spec.cases import Case
+from qkvac.spec.clauses import METAMORPHIC
 
 Ask = Callable[[Inputs], Outcome]
 """Calls the implementation once more, in the same process."""
@@ -80,7 +81,7 @@ class UnansweredError(Exception):
 
 
 def failed(reason: str) -> Finding:
-    return Finding(Status.FAILED, reason, "M")
+    return Finding(Status.FAILED, reason, METAMORPHIC.word)
 
 
 def answer(visit: Visit, inputs: Inputs) -> Mapping[str, Array]:

@@ -20,11 +20,14 @@ import qkvac
 from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.environment import identity
 from qkvac.roster import Entry
+from qkvac.spec import clauses
 from qkvac.spec.attention import SPEC_VERSION
 from qkvac.usage import UsageError
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of the record's form."""
+READ: Final = (2, FORMAT)
+"""Forms that can be read; the first names clauses by their letters."""
 
 NOT_WRITTEN: Final = ("cell", "detail")
 FLOATS: Final = ("ratio", "resolution", "ulp", "z", "rms", "bits", "seconds")
@@ -145,6 +148,8 @@ def from_json(line: Mapping[str, Any], subjects: Mapping[str, Subject]) -> Resul
     for name in FLOATS:
         if name in values:
             values[name] = float(values[name])
+    if "clause" in values:
+        values["clause"] = clauses.word(values["clause"])
     if "worst" in values:
         worst = values["worst"]
         values["worst"] = {n: v if n == "index" else float(v) for n, v in worst.items()}

@@ -11,6 +11,7 @@ from qkvac.judging import Judged
 from qkvac.plan import Job
 from qkvac.process import Outcome
 from qkvac.runner import Answer
+from qkvac.spec import statuses
 from qkvac.spec.formats import FORMATS
 
 
@@ -46,7 +47,7 @@ def checked(cell: Cell, finding: Finding, outcome: Outcome) -> Result:
         clause=finding.clause,
         reason=finding.reason,
         seconds=outcome.seconds,
-        decisive=finding.status == Status.PASSED,
+        decisive=statuses.named(finding.status).passes,
     )
 
 
@@ -76,7 +77,7 @@ def _judged(
         diagnosis=_joined(_precision(job, verdict), diagnosis) if failed else None,
         seconds=outcome.seconds,
         worst=verdict["worst"],
-        decisive=status == Status.PASSED and not verdict["empty"],
+        decisive=statuses.named(status).passes and not verdict["empty"],
         last=_is_last(job, cell),
     )
 

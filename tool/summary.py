@@ -19,11 +19,9 @@ from qkvac.deviations import Deviation
 from qkvac.failures import blocks
 from qkvac.findings import listed
 from qkvac.report import FAILED, NOT_PROVED, PASSED, Report, summed_up
+from qkvac.spec import statuses
 from qkvac.spec.attention import Arithmetic
 from qkvac.tables import tables
-
-OTHERS: Final = (Status.INDECISIVE, Status.KNOWN_DEVIATION, Status.NOT_SEEN)
-"""What was run, and is told with its reason though it is no failure."""
 
 FEW: Final = 3
 """Subjects that a line names."""
@@ -159,7 +157,7 @@ def _left_out(report: Report) -> list[str]:
     for result in report.results:
         if not result.offered and (result.reason or "").startswith("no function"):
             continue
-        if result.status in (*Status.NOT_REQUIRED, *OTHERS):
+        if statuses.named(result.status).outcome in ("skipped", "xfailed"):
             subject = result.cell.subject.id
             reason = result.reason or ""
             if result.status == Status.NOT_REPORTED:

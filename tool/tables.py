@@ -17,17 +17,19 @@ from rich.text import Text
 from qkvac.cells import CHECKS, Result, Status, Subject
 from qkvac.declaration import DTYPES
 from qkvac.report import Report
+from qkvac.spec import statuses
 from qkvac.spec.registry import known_profiles
 
 GRADES: Final = ("exact", "faithful", "conforming", "suspicious")
 """Grades of a pass, the best first."""
 
-STYLES: Final = {
-    **dict.fromkeys(Status.BAD, "bold red"),
-    **dict.fromkeys((Status.INDECISIVE, Status.KNOWN_DEVIATION, "suspicious"), "yellow"),
-    **dict.fromkeys((*Status.NOT_REQUIRED, ""), "dim"),
-    **dict.fromkeys((*GRADES[:3], Status.NOT_SEEN), "green"),
-}
+GRADE_STYLES: Final = {**dict.fromkeys(GRADES, "green"), GRADES[-1]: "yellow", "": "dim"}
+
+
+def style(word: str) -> str:
+    """How a grade or a status is shown; "" stands for nothing that was run."""
+    return GRADE_STYLES[word] if word in GRADE_STYLES else statuses.named(word).style
+
 
 MISSION: Final = "attention"
 """The profile whose quantities are shown whatever else was run."""
@@ -191,20 +193,14 @@ def _label(report: Report, subject: Subject) -> str:
 def worst_status(results: Iterable[Result]) -> str:
     """The status that says most: a bad one, else a pass, else why there is none."""
     found = {result.status for result in results}
-    order = (
-        *(Status.CRASH, Status.TIMEOUT, Status.ERROR, Status.FAILED, Status.MISSING),
-        *(Status.UNEXPECTED_PASS, Status.KNOWN_DEVIATION, Status.PASSED, Status.NOT_SEEN),
-        Status.INDECISIVE,
-        *reversed(Status.NOT_REQUIRED),
-    )
-    return next((status for status in order if status in found), "")
+    return next((status.name for status in statuses.ranked() if status.name in found), "")
 
 
 def _word(results: Sequence[Result], with_ratio: bool = False, short: bool = False) -> Text:
     """The worst grade, or the status that stands in its way."""
     status = worst_status(results)
     if status != Status.PASSED:
-        return Text(status, style=STYLES[status])
+        return Text(status, style=style(status))
     grades = [r.grade for r in results if r.status == Status.PASSED and r.grade]
     if not grades:
         return Text("passed", style="green")
@@ -213,7 +209,7 @@ def _word(results: Sequence[Result], with_ratio: bool = False, short: bool = Fal
     shown = f" {ratio:.2g}" if with_ratio and grade != "exact" else ""
     if short and grade != "exact":
         return _number(results, "")
-    return Text(grade + shown, style=STYLES[grade])
+    return Text(grade + shown, style=style(grade))
 
 
 def _number(results: Sequence[Result], letter: str) -> Text:
@@ -221,10 +217,7 @@ def _number(results: Sequence[Result], letter: str) -> Text:
     if status == Status.PASSED:
         ratio = max(r.ratio or 0.0 for r in results if r.status == Status.PASSED)
         return Text(f"{ratio:.2f}".replace("0.", ".", 1) + f" {letter}".rstrip(), style="green")
-    short = {Status.NOT_REPORTED: "–", Status.UNSUPPORTED: "–", Status.SKIPPED: "–", "": ""}
-    short |= {Status.KNOWN_DEVIATION: "known", Status.UNEXPECTED_PASS: "passes"}
-    short[Status.NOT_SEEN] = "unseen"
-    return Text(short.get(status, status[:7]), style=STYLES[status])
+    return Text(statuses.named(status).short if status else "", style=style(status))
 
 
 def _resolution(results: Iterable[Result]) -> str:

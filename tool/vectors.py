@@ -24,7 +24,7 @@ from qkvac.plan import Job
 from qkvac.selection import find_case
 from qkvac.spec.attention import SPEC_VERSION, Arithmetic
 from qkvac.spec.cases import Case
-from qkvac.spec.clauses import Certify
+from qkvac.spec.comparisons import Certify
 from qkvac.spec.presentation import presented
 from qkvac.spec.shapes import contract
 from qkvac.spec.verdict import Question

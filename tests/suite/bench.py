@@ -165,6 +165,6 @@ def caught(bench: Bench, fault: Fault, cases: Iterable[Case]) -> set[Finding]:
 
 
 def demanded(fault: Fault) -> frozenset[Finding]:
-    """What must catch it: "A L" is clause L failing in A."""
+    """What must catch it: "A local" is clause `local` failing in A."""
     pairs = (words.rsplit(" ", 1) for words in fault.caught_by)
     return frozenset((where, what) for where, what in pairs)

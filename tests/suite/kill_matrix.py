@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from qkvac.cells import CHECKS
+from qkvac.spec.clauses import CLAUSES
 from qkvac.spec.faults import FAULTS, Fault
 from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite import variants
@@ -39,7 +40,7 @@ __all__ = ["COLUMNS", "DOCUMENT", "columns", "demonstrable", "documented", "exam
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "kill-matrix.md"
 CHECKED: Final = "checks"
 """The column of checks, and of calls without an answer."""
-SYMBOLS: Final = ("contract", "E", "L", "B")
+SYMBOLS: Final = tuple(clause.word for clause in CLAUSES if clause.about_values)
 KINDS: Final = {
     "formula": "wrong formulas",
     "arithmetic": "poor arithmetic",
@@ -74,8 +75,8 @@ def document(table: Table, alarms: Sequence[variants.Tally]) -> str:
         "",
         f"{len(FAULTS)} faults are in the catalogue (`qkvac faults`), and every one is caught in",
         "the profile that it is demonstrated in. The tables say what fails there, and on how many",
-        f"cases of the default tier (of at most {AXES} tokens): contract (c), exact bits (E), the",
-        "equation on the port's own operands (L), the bound (B); for checks the number of cases.",
+        f"cases of the default tier (of at most {AXES} tokens): the clause and their number, for",
+        "checks their number.",
         "Bold is what must catch the fault (`caught_by`), which the suite's own tests insist on.",
         "Faults marked float64 are smaller than the rounding errors of float32, where no run can",
         "tell them from correct code; those marked float16 need its narrow range; all others are",
@@ -121,7 +122,7 @@ def _row(fault: Fault, profile: str, found: Row) -> str:
     order = {symbol: place for place, symbol in enumerate(SYMBOLS)}
     for (where, what), count in sorted(found.items(), key=lambda i: order.get(i[0][1], 9)):
         own = where in columns(profile) and what in (*SYMBOLS, "missing")
-        shown = f"{what[0] if what == 'contract' else what} {count}"
+        shown = f"{what} {count}"
         if not own:
             shown = f"{where if where in CHECKS else what} {count}"
         shown = f"**{shown}**" if (where, what) in demanded else shown

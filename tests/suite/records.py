@@ -82,7 +82,7 @@ def result(
         }
     elif status == Status.FAILED:
         given |= {
-            **{"clause": "B", "ratio": 400.0, "digest": "b" * 64, "reason": "too far away"},
+            **{"clause": "bound", "ratio": 400.0, "digest": "b" * 64, "reason": "too far away"},
             "diagnosis": "C equals the result with 1/d instead of 1/√c",
             "worst": {
                 **{"index": [0, 1], "value": 0.75, "certified": 0.5},

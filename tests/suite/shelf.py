@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from qkvac.spec import clauses
+
 PORTS: Final = Path(__file__).parent / "ports"
 
 
@@ -36,8 +38,8 @@ class Port:
 class Faulty(Port):
     """A wrong port, the dtype to run it in, and what it must be caught by.
 
-    `caught` maps quantities or checks to clauses or statuses, all of which have to occur. No
-    quantity before the first one named may fail; where only checks are named, none may.
+    `caught` maps quantities or checks to letters of clauses or statuses, all of which have to
+    occur. No quantity before the first one named may fail; where only checks are named, none may.
     """
 
     dtype: str
@@ -45,9 +47,11 @@ class Faulty(Port):
 
     @property
     def demands(self) -> frozenset[tuple[str, str]]:
-        """Pairs of a quantity or check and a clause or status."""
+        """Pairs of a quantity or check and the word of a clause, or a status."""
         return frozenset(
-            (where, what) for where, words in self.caught.items() for what in words.split()
+            (where, clauses.word(what))
+            for where, words in self.caught.items()
+            for what in words.split()
         )
 
 

@@ -274,7 +274,7 @@ def test_tensorflow_scale_through_float32_is_found() -> None:
     wrong = judge(question, inside("tensorflow", _tensorflow_cast, inputs))
     assert all(verdict.status == "passed" for verdict in right.values())
     assert wrong["A"].status == "failed"
-    assert wrong["A"].clause == "L"
+    assert wrong["A"].clause == "local"
     assert wrong["A"].ratio > 1e4
 
 

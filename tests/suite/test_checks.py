@@ -78,7 +78,7 @@ def found(results: list[Result]) -> Mapping[str, Result]:
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_check_finds_its_fault(tmp_path: Path, name: str) -> None:
     result = found(run(write(tmp_path, FAULTS[name]), MAIN, dtypes=("float64",)))[name]
-    assert (result.status, result.clause) == (Status.FAILED, "M"), result.line
+    assert (result.status, result.clause) == (Status.FAILED, "metamorphic"), result.line
     assert result.reason
 
 
@@ -110,7 +110,7 @@ def test_a_state_that_shows_only_later_is_found(tmp_path: Path) -> None:
 
 def test_an_overwritten_result_is_found() -> None:
     finding = protocol_checks.repeat(visit(Outcome("ok", overwritten=("C",))))
-    assert (finding.status, finding.clause) == (Status.FAILED, "M")
+    assert (finding.status, finding.clause) == (Status.FAILED, "metamorphic")
 
 
 def test_declared_indeterminism_is_reported_not_failed(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_five_products_and_a_transposition_are_in_the_budget() -> None:
 def test_anything_else_is_not(contractions: list[dict[str, Any]], transpositions: int) -> None:
     record = {"contractions": contractions, "transpositions": transpositions}
     finding = protocol_checks.budget(visit(record=lambda: record))
-    assert (finding.status, finding.clause) == (Status.FAILED, "M")
+    assert (finding.status, finding.clause) == (Status.FAILED, "metamorphic")
     informed = protocol_checks.budget(visit(record=lambda: record, mode="compile"))
     assert informed.status == Status.INFORMATIONAL
     assert finding.reason

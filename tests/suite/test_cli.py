@@ -75,7 +75,7 @@ def test_a_wrong_port_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     port = write(tmp_path, WRONG)
     status, out, err = command(capsys, "check", port, "--case", SMALL, "--dtype", "float32")
     assert (status, err) == (1, "")
-    assert "C: failed, clause B, the bound" in out
+    assert "C: failed, bound, around the true value" in out
     assert f"again: qkvac check {port} --case attention/{SMALL} --dtype float32" in out
     assert "NOT IDENTICAL: my_port@cpu deviates from the spec in C." in out
 

@@ -25,7 +25,9 @@ from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite.engine_ports import SMALL, run, write
 from qkvac.usage import UsageError
 
-BASE = Deviation(backend="numpy/eager", clause="L", reason="known", link="https://example.org/1")
+BASE = Deviation(
+    backend="numpy/eager", clause="local", reason="known", link="https://example.org/1"
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,9 @@ def entry() -> Entry:
 
 def result(entry: Entry, status: str = Status.FAILED, **fields: Any) -> Result:
     cell = Cell(entry.subject, "float32", f"attention/{SMALL}", fields.pop("quantity", "A"))
-    return Result(cell, status, **{"clause": "L" if status == Status.FAILED else None, **fields})
+    return Result(
+        cell, status, **{"clause": "local" if status == Status.FAILED else None, **fields}
+    )
 
 
 def only(**fields: Any) -> Deviations:
@@ -149,7 +153,7 @@ def test_elsewhere_it_fails_as_known_and_no_other_way(
     pretend("zen3")
     known = only(seen_on=("AVX512_SPR",))
     assert known.apply(result(entry), entry).status == Status.KNOWN_DEVIATION
-    for other in (result(entry, clause="E"), result(entry, Status.INDECISIVE)):
+    for other in (result(entry, clause="exact"), result(entry, Status.INDECISIVE)):
         assert known.apply(other, entry) == other
 
 
@@ -180,7 +184,9 @@ def test_own_entries_name_features_that_every_numpy_names() -> None:
 def test_a_run_tells_what_is_not_seen_here(tmp_path: Path) -> None:
     port = write(tmp_path, "def attention(*arrays): return plain(*arrays)")
     path = tmp_path / "mine.toml"
-    text = "[[deviation]]\nbackend = 'my_port'\nclause = 'B'\nquantity='C'\nreason = 'doubled'\n"
+    text = (
+        "[[deviation]]\nbackend = 'my_port'\nclause = 'bound'\nquantity='C'\nreason = 'doubled'\n"
+    )
     for seen_on, status in (("ABACUS", 0), ("!ABACUS", 1)):
         path.write_text(f"{text}link = 'l'\nseen_on = ['{seen_on}']\n")
         report = check(
@@ -194,7 +200,7 @@ def test_a_run_tells_what_is_not_seen_here(tmp_path: Path) -> None:
 
 
 def test_another_failure_stays_a_failure(entry: Entry) -> None:
-    for other in (result(entry, clause="E"), result(entry, Status.CRASH)):
+    for other in (result(entry, clause="exact"), result(entry, Status.CRASH)):
         assert only().apply(other, entry) == other
 
 
@@ -212,7 +218,7 @@ def test_failures_without_an_answer_match_by_their_reason(entry: Entry) -> None:
         assert found.status == status
 
 
-START = "[[deviation]]\nbackend='x'\nclause='L'\nreason='r'\nlink='l'"
+START = "[[deviation]]\nbackend='x'\nclause='local'\nreason='r'\nlink='l'"
 
 
 @pytest.mark.parametrize(
@@ -273,7 +279,7 @@ def test_every_own_entry_speaks_of_a_backend_and_a_case_of_the_spec() -> None:
 def test_a_run_takes_them_into_account(tmp_path: Path) -> None:
     port = write(tmp_path, "def attention(*arrays): return 2 * plain(*arrays)[-1]")
     path = tmp_path / "mine.toml"
-    text = "[[deviation]]\nbackend = 'my_port'\nclause = 'B'\nquantity='C'\n"
+    text = "[[deviation]]\nbackend = 'my_port'\nclause = 'bound'\nquantity='C'\n"
     path.write_text(text + "reason = 'doubled'\nlink = 'https://example.org'\n")
     results = run(port, f"attention/{SMALL}", deviations=path)
     assert [r.status for r in results if r.cell.quantity == "C"] == [Status.KNOWN_DEVIATION]

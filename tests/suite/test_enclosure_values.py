@@ -108,7 +108,7 @@ def test_errors_are_bracketed(hi: Any, y: Any, offset: int, part: float, relativ
     lo = float(part * np.spacing(abs(hi)) / 2)
     radius = float(np.spacing(abs(hi)) * 2.0**-relative)
     found = Enclosure(np.array([hi]), np.array([lo]), np.array([radius]))
-    assume(np.isfinite(y))
+    assume(bool(np.isfinite(y)))
     middle = abs(Fraction(y) - Fraction(hi) - Fraction(lo))
     upper, lower = found.error(np.array([y]))[0], found.least_error(np.array([y]))[0]
     assert Fraction(lower) <= max(middle - Fraction(radius), Fraction(0))

@@ -40,7 +40,7 @@ def test_junit_has_the_failures_and_little_else(pytester: pytest.Pytester, count
     (failure,) = cases["A]"].iter("failure")
     assert failure.text is not None
     head, *rest = failure.text.splitlines()
-    assert head.endswith("attention/normal/2x3x5 · A: failed, clause L, its equation")
+    assert head.endswith("attention/normal/2x3x5 · A: failed, local, its equation")
     assert any("worst at [" in line for line in rest)
     assert any("goes wrong is A[n, n] = softmax" in line for line in rest)
     assert any(line.strip().startswith("again: qkvac check port_of_mine.py") for line in rest)

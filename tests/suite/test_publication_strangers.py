@@ -26,7 +26,9 @@ def strange(folder: Path, texts: tuple[str, ...]) -> str:
         entries.append(entry(subject, text, raw={"version": text[:50]}))
         for status in (Status.FAILED, Status.ERROR, Status.KNOWN_DEVIATION, Status.SKIPPED):
             cell = Cell(subject, "float32", f"attention/{text[:50]}/{status}", "C")
-            results.append(Result(cell, status, clause="B", reason=text, diagnosis=text, last=True))
+            results.append(
+                Result(cell, status, clause="bound", reason=text, diagnosis=text, last=True)
+            )
     settings = {f"{number_}{text[:40]}": text for number_, text in enumerate(texts)}
     surroundings = environment(cpu=texts[0], system=texts[-1], settings=settings)
     return html.render(

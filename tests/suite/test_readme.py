@@ -11,8 +11,10 @@ from qkvac import breadth
 from qkvac.declaration import DTYPES
 from qkvac.selection import profiles_with_cases
 from qkvac.spec.cases import cases
+from qkvac.spec.clauses import CLAUSES
 from qkvac.spec.faults import FAULTS
 from qkvac.spec.registry import known_profiles
+from qkvac.spec.statuses import STATUSES
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.known_reports import GRADIENTS, MASKS, OTHER, REST
 from qkvac.tests.suite.shelf import FAULTY
@@ -49,6 +51,18 @@ def test_the_table_of_what_is_proved_is_true(gradients: bool, shapes: str, words
     row = re.search(rf"^\| {what}, {words} \|(.*)\|$", README.read_text("utf-8"), re.MULTILINE)
     assert row is not None
     assert [cell.strip(" ¹") for cell in row[1].split("|")] == found
+
+
+def test_every_clause_is_there_as_it_is_defined() -> None:
+    text = README.read_text("utf-8")
+    rows = [f"| {clause.word} | {clause.asks} |" for clause in CLAUSES]
+    assert "\n".join(["| | |", "|---|---|", *rows, "", ""]) in text
+
+
+def test_every_status_is_in_the_guide_as_it_is_defined() -> None:
+    text = (README.parent / "docs" / "porting.md").read_text("utf-8")
+    rows = [f"| {s.name} | {s.meaning} | {'yes' if s.fails else 'no'} |" for s in STATUSES]
+    assert "\n".join(["| status | | fails |", "|---|---|---|", *rows, "", ""]) in text
 
 
 def test_the_numbers_of_faults_are_true() -> None:

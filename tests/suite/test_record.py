@@ -104,7 +104,7 @@ def test_a_result_survives_being_recorded() -> None:
     result = Result(
         cell,
         Status.FAILED,
-        clause="E",
+        clause="exact",
         ratio=float("inf"),
         ulp=3.5,
         digest="0" * 64,

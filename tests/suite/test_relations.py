@@ -210,7 +210,7 @@ def test_each_relation_finds_its_fault(tmp_path: Path, check: str, profile: str,
     found = list(results(port, check, profiles=(profile,)))
     failed = [result for result in found if result.status == Status.FAILED]
     assert failed, [result.line for result in found]
-    assert all(result.clause == "M" and result.reason for result in failed)
+    assert all(result.clause == "metamorphic" and result.reason for result in failed)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])

@@ -211,10 +211,12 @@ def test_a_known_deviation_of_another_shard_is_not_missed() -> None:
     own = {group(job) for job in here.jobs}
     far = next(job for job in whole.jobs if group(job) not in own and not job.status)
     elsewhere = Deviation(
-        far.entry.subject.name, "B", "r", "l", dtype=far.dtype, cases=(far.case.id,)
+        far.entry.subject.name, "bound", "r", "l", dtype=far.dtype, cases=(far.case.id,)
     )
-    nowhere = Deviation(far.entry.subject.name, "B", "r", "l", dtype=far.dtype, cases=("none/*",))
-    unknown = Deviation("other", "B", "r", "l")
+    nowhere = Deviation(
+        far.entry.subject.name, "bound", "r", "l", dtype=far.dtype, cases=("none/*",)
+    )
+    unknown = Deviation("other", "bound", "r", "l")
     assert due((elsewhere, nowhere, unknown), here, whole) == (nowhere, unknown)
     assert due((elsewhere, nowhere, unknown), whole, whole) == (elsewhere, nowhere, unknown)
 

@@ -25,10 +25,10 @@ from qkvac.tests.suite.shelf import (
 QUANTITIES = forward_profiles()["attention"].quantities
 
 SHOWN = {
-    "E": "tensor_float_scores",
-    "L": "scores_not_scaled",
-    "B": "softmax_down_columns",
-    "M": "order_random",
+    "exact": "tensor_float_scores",
+    "local": "scores_not_scaled",
+    "bound": "softmax_down_columns",
+    "metamorphic": "order_random",
     "missing": "context_missing",
     "error": "raises_on_one_token",
     "crash": "crashes_on_one_token",

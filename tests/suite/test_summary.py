@@ -168,7 +168,7 @@ def test_one_subject_has_nothing_to_agree_with() -> None:
 FAILURE = result(
     "A",
     Status.FAILED,
-    clause="L",
+    clause="local",
     reason="3 of 36 entries lie outside the bound",
     worst={"index": [1, 2], "value": 0.5, "certified": 0.25, "error": 0.25, "bound": 0.001},
     diagnosis="the first equation that goes wrong is A[n, n] = softmax(Ω / sqrt(c), axis=1)",
@@ -178,7 +178,7 @@ FAILURE = result(
 def test_a_failure_says_what_where_how_much_and_how_to_see_it_again() -> None:
     text = explain(FAILURE)
     for part in (
-        "my_port@cpu · float32 · attention/normal/6x3x2 · A: failed, clause L",
+        "my_port@cpu · float32 · attention/normal/6x3x2 · A: failed, local",
         "3 of 36 entries",
         "worst at [1, 2]: 0.5, certified 0.25, error 0.25 = 250 × the bound 0.001",
         "the first equation that goes wrong is A[n, n]",
@@ -196,7 +196,7 @@ def test_the_command_names_backend_device_and_draws() -> None:
 
 
 def test_bits_and_deaths_are_explained_too() -> None:
-    exact = result("Q", Status.FAILED, clause="E", worst={**FAILURE.worst, "bound": 0.0})  # type: ignore[dict-item]
+    exact = result("Q", Status.FAILED, clause="exact", worst={**FAILURE.worst, "bound": 0.0})  # type: ignore[dict-item]
     assert "none allowed" in explain(exact)
     crash = result(
         "Q", Status.CRASH, reason="killed by SIGSEGV", detail="\n".join(map(str, range(99)))
@@ -208,7 +208,7 @@ def test_bits_and_deaths_are_explained_too() -> None:
 
 
 def test_failures_that_are_alike_are_told_once() -> None:
-    more = [result("A", Status.FAILED, clause="L", case=f"hot/{i}") for i in range(5)]
+    more = [result("A", Status.FAILED, clause="local", case=f"hot/{i}") for i in range(5)]
     deaths = [result(q, Status.CRASH, reason="gone", ratio=None) for q in "QKV"]
     assert [len(group) for group in groups([FAILURE, *more, *deaths])] == [6, 3]
     text = plain(Report((FAILURE, *more, *deaths)))
@@ -229,7 +229,7 @@ def test_several_subjects_are_shown_side_by_side() -> None:
     same = [
         result(subject=subject, digest="a") for subject in (JIT, Subject("numpy", "eager", "cpu"))
     ]
-    text = plain(Report((*same, result("A", Status.FAILED, subject=JIT, clause="L"))))
+    text = plain(Report((*same, result("A", Status.FAILED, subject=JIT, clause="local"))))
     assert "jax/jit" in text
     assert "numpy/eager" in text
     assert ".25 A" in text
@@ -288,7 +288,7 @@ def test_several_profiles_of_a_port_have_an_overview_and_the_missions_details() 
     assert [SDPA, ".25", "2/2"] in lines
     assert ["attention", "float32"] in lines
     assert [SDPA, "float32"] not in lines
-    failing = Report([*results, result("C", Status.FAILED, profile=SDPA, clause="L")])
+    failing = Report([*results, result("C", Status.FAILED, profile=SDPA, clause="local")])
     assert [SDPA, "float32"] in [line.split() for line in plain(failing).splitlines()]
 
 
@@ -297,7 +297,13 @@ def test_many_subjects_and_profiles_make_no_more_tables_than_can_be_read() -> No
     profiles = [*known_profiles()]
     results = [
         result(
-            known_profiles()[profile].last, status, subject, dtype, f"c/{n}", profile, clause="L"
+            known_profiles()[profile].last,
+            status,
+            subject,
+            dtype,
+            f"c/{n}",
+            profile,
+            clause="local",
         )
         for subject in subjects
         for profile in profiles
@@ -346,7 +352,7 @@ def test_the_verdict_names_profiles_unless_all_were_covered() -> None:
     forward = [r for r in every if not known_profiles()[r.cell.profile].base]
     assert "computes the same attention as the spec in" in Report(forward).sentence
     assert f"attention and {SDPA}_gradients as" in Report([*forward, every[-4]]).sentence
-    wrong = Report((result(), result("A", Status.FAILED, profile=SDPA, clause="L")))
+    wrong = Report((result(), result("A", Status.FAILED, profile=SDPA, clause="local")))
     assert wrong.sentence.endswith(f"from the spec in A of {SDPA}.")
 
 
@@ -360,7 +366,7 @@ def test_a_ledger_that_differs_is_shown() -> None:
 
 def test_known_deviations_of_what_did_not_run_are_counted() -> None:
     entries = [
-        Deviation(name, "B", "it rounds", "not reported", source="f.toml, entry 1")
+        Deviation(name, "bound", "it rounds", "not reported", source="f.toml, entry 1")
         for name in ("my_port", "mlx/eager", "flax/*", "onnx/opset23", "onnx/opset24")
     ]
     text = " ".join(plain(Report((result(),), not_exercised=tuple(entries))).split())

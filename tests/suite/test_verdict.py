@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from qkvac.spec import cases, clauses, formats
+from qkvac.spec import cases, comparisons, formats
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.registry import forward_profiles
 from qkvac.spec.verdict import Question, Verdict, judge
@@ -93,11 +93,11 @@ def test_three_bounds_off_in_one_entry_fails(dtype: str, name: str) -> None:
     outputs[name] = outputs[name].copy()
     outputs[name][index] = np.asarray(moved).astype(outputs[name].dtype)
     if dtype in ("bfloat16", "float16"):
-        step = clauses.spacing(np.asarray(moved), formats.FORMATS[dtype])
+        step = comparisons.spacing(np.asarray(moved), formats.FORMATS[dtype])
         assert 3 * limit[index] > step, "a move by less than one step would prove nothing"
     verdict = judge(asked, outputs)[name]
     assert verdict.status == "failed"
-    assert verdict.clause in ("L", "B")
+    assert verdict.clause in ("local", "bound")
     assert verdict.worst is not None
     assert verdict.worst.index == index
     assert verdict.ratio > 1
@@ -105,14 +105,14 @@ def test_three_bounds_off_in_one_entry_fails(dtype: str, name: str) -> None:
 
 def _readings(asked: Question, name: str, outputs: Answer) -> list[tuple[str, ...]]:
     reported = frozenset(outputs) - {name}
-    return [given for given, _ in clauses.readings(asked.program, name, reported)]
+    return [given for given, _ in comparisons.readings(asked.program, name, reported)]
 
 
 def _reading_bound(
     asked: Question, name: str, outputs: Answer, given: tuple[str, ...], excused: np.ndarray
 ) -> np.ndarray:
     kept = {key: outputs[key] for key in given}
-    comparison = clauses.local(asked, name, outputs[name], kept, excused)
+    comparison = comparisons.local(comparisons.Answer(asked, name, outputs[name], kept))
     assert comparison is not None
     assert comparison.reading == given
     return comparison.bound
@@ -122,7 +122,7 @@ def test_readings_never_start_from_the_inputs_of_the_scores() -> None:
     program = forward_profiles()["attention"].program()
     everything = frozenset("QKVΩA")
     named = {
-        name: [g for g, _ in clauses.readings(program, name, everything - {name})]
+        name: [g for g, _ in comparisons.readings(program, name, everything - {name})]
         for name in "QKVΩAC"
     }
     assert named["Q"] == named["K"] == named["V"] == []
@@ -134,11 +134,11 @@ def test_readings_never_start_from_the_inputs_of_the_scores() -> None:
 def test_readings_of_a_kernel_end_at_its_inputs() -> None:
     program = forward_profiles()["scaled_dot_product_attention"].program()
     named = {
-        name: [g for g, _ in clauses.readings(program, name, frozenset("ΩA") - {name})]
+        name: [g for g, _ in comparisons.readings(program, name, frozenset("ΩA") - {name})]
         for name in "ΩAC"
     }
     assert named == {"Ω": [], "A": [("Ω",)], "C": [("A",), ("Ω",)]}
-    alone = [g for g, _ in clauses.readings(program, "C", frozenset("A"))]
+    alone = [g for g, _ in comparisons.readings(program, "C", frozenset("A"))]
     assert alone == [("A",), ()]
 
 
@@ -161,8 +161,8 @@ def test_local_clause_names_the_equation_that_goes_wrong() -> None:
 
     result = verdicts(NORMAL, "float64", base_two)
     assert [result[name].status for name in "QKVΩ"] == ["passed"] * 4
-    assert (result["A"].status, result["A"].clause) == ("failed", "L")
-    assert (result["C"].status, result["C"].clause) == ("failed", "B")
+    assert (result["A"].status, result["A"].clause) == ("failed", "local")
+    assert (result["C"].status, result["C"].clause) == ("failed", "bound")
 
 
 def test_float32_inside_float64_fails_the_local_clause() -> None:
@@ -170,7 +170,7 @@ def test_float32_inside_float64_fails_the_local_clause() -> None:
         outputs["A"] = outputs["A"].astype(np.float32).astype(np.float64)
 
     result = verdicts(NORMAL, "float64", narrow)
-    assert (result["A"].status, result["A"].clause) == ("failed", "L")
+    assert (result["A"].status, result["A"].clause) == ("failed", "local")
     assert result["A"].bits is not None
     assert result["A"].bits < 30
 
@@ -225,7 +225,7 @@ def test_one_bit_off_fails_the_exact_clause(dtype: str) -> None:
             flat[largest] = np.nextafter(flat[largest], flat.dtype.type(np.inf))
             changed[name] = flat
             verdict = judge(question(case.id, dtype), changed)[name]
-            assert (verdict.status, verdict.clause) == ("failed", "E"), (case.id, name)
+            assert (verdict.status, verdict.clause) == ("failed", "exact"), (case.id, name)
             found.add(name)
     assert found == {*forward_profiles()["attention"].quantities}
 

@@ -22,7 +22,7 @@ from qkvac.declaration import DeclarationError
 from qkvac.environment import NAMED_LATER, identity
 from qkvac.equations import recall
 from qkvac.publication.validation import accepts, complaint
-from qkvac.record import FORMAT, entry_from_json, from_json
+from qkvac.record import FORMAT, READ, entry_from_json, from_json
 from qkvac.report import Report
 from qkvac.roster import Entry, Roster
 from qkvac.spec.equations import SpecError
@@ -210,11 +210,12 @@ class _Reader:
                     "it is no line of a record; give a file that --record or `qkvac report merge` "
                     "wrote"
                 )
-            if kind == "header" and line.get("format") != FORMAT:
+            if kind == "header" and line.get("format") not in READ:
+                readable = " and ".join(map(str, READ))
                 self._refuse(
                     f"the record has format {str(line.get('format'))[:20]}, and this qkvac reads "
-                    f"format {FORMAT}; make the record anew, or read it with the version of qkvac "
-                    "that wrote it"
+                    f"{readable}; make the record anew, or read it with the version of qkvac that "
+                    "wrote it"
                 )
             if not accepts(kind)(line):
                 self._refuse(
@@ -258,7 +259,8 @@ class _Reader:
                 "the run before it has no footer: it ended early; run it again, or read what there "
                 "is with --allow-truncated"
             )
-        environment = Environment(line["environment_id"], line)
+        # What has been read is in the present form, and is written so.
+        environment = Environment(line["environment_id"], {**line, "format": FORMAT})
         if identity(line["environment"]) != environment.id:
             self._refuse(
                 "the environment is not the one that its id stands for: the header was changed; "

@@ -18,6 +18,7 @@ from qkvac.publication.runs import Run
 from qkvac.publication.strips import family_of
 from qkvac.publication.texts import visible
 from qkvac.publication.troubles import again
+from qkvac.spec import statuses
 
 NUMBERS: Final = ("ratio", "resolution", "ulp", "z", "rms", "bits", "seconds")
 TEXTS: Final = ("status", "grade", "clause", "reason", "diagnosis", "resembles")
@@ -56,6 +57,8 @@ def columns(runs: Sequence[Run]) -> dict[str, Any]:
     }
     return {
         "cells": len(results),
+        "marks": {status.name: status.mark for status in statuses.STATUSES},
+        "failing": sorted(Status.BAD),
         "labels": {run.id: run.label for run in runs},
         "strict": {run.id: run.report.strict for run in runs},
         "checks": list(CHECKS),
@@ -78,7 +81,7 @@ def _texts(texts: Iterable[str | None]) -> dict[str, Any]:
 
 def _number(result: Result, name: str) -> float | str | None:
     """A measured number; what breaks the contract was not compared with any bound."""
-    compared = result.clause != "contract" or name == "seconds"
+    compared = result.compared or name == "seconds"
     return _rounded(getattr(result, name), DIGITS) if compared else None
 
 

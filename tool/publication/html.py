@@ -25,6 +25,7 @@ from qkvac.publication.runs import Run
 from qkvac.publication.strips import MARGIN, WIDTH, place, ticks
 from qkvac.publication.texts import number, visible
 from qkvac.report import NOT_PROVED
+from qkvac.spec import clauses, statuses
 from qkvac.spec.attention import CONVENTIONS
 
 SAFE: Final = "/@:,"
@@ -43,6 +44,8 @@ def render(archive: Archive) -> str:
         data=packed(model.runs),
         conventions=CONVENTIONS,
         not_proved=NOT_PROVED,
+        clauses=clauses.CLAUSES,
+        statuses=statuses.STATUSES,
         scale={"width": WIDTH, "margin": MARGIN, "ticks": ticks(), "bound": place(1.0)},
     )
     return text.lstrip()

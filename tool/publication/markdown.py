@@ -181,7 +181,7 @@ def _not_run(archive: Archive) -> Iterator[str]:
     counts = Counter(
         (r.status, r.cell.quantity if r.status == Status.NOT_REPORTED else r.reason or "")
         for r in archive.results
-        if r.status in (*Status.NOT_REQUIRED, Status.INDECISIVE, Status.NOT_SEEN)
+        if r.status in Status.SKIPPING
     )
     rows = [[status, code(reason), str(n)] for (status, reason), n in counts.most_common()]
     left_out = Counter[str]()

@@ -7,21 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from qkvac.cells import Result, Status
+from qkvac.spec import statuses
 from qkvac.tables import GRADES, worst_status
 
 PLAIN, FAILED, KNOWN, OPEN, ABSENT = "plain", "failed", "known", "open", "absent"
 """Kinds of marks besides the grades of a pass."""
-
-KINDS: Final = {
-    **dict.fromkeys(Status.BAD, FAILED),
-    **dict.fromkeys(Status.NOT_REQUIRED, ABSENT),
-    Status.KNOWN_DEVIATION: KNOWN,
-    Status.INDECISIVE: OPEN,
-    **dict.fromkeys(Status.PASSES, PLAIN),
-}
 
 
 @dataclass(frozen=True)
@@ -45,11 +37,11 @@ def mark(results: Sequence[Result], strict: bool = False) -> Mark:
     status = worst_status(results)
     passed, required = score(results, strict)
     if status != Status.PASSED:
-        return Mark(status, KINDS[status], None, passed, required)
+        return Mark(status, statuses.named(status).mark, None, passed, required)
     those = [result for result in results if result.status == Status.PASSED]
     grade = max((r.grade for r in those if r.grade), key=GRADES.index, default=None)
     ratio = max((r.ratio for r in those if r.ratio is not None), default=None)
-    kind = FAILED if strict and grade == "suspicious" else grade or KINDS[status]
+    kind = FAILED if strict and grade == "suspicious" else grade or statuses.named(status).mark
     return Mark(grade or status, kind, ratio, passed, required)
 
 

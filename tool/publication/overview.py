@@ -9,11 +9,12 @@ from typing import Final
 
 from qkvac.cells import Result, Status
 from qkvac.declaration import DTYPES
-from qkvac.publication.marks import FAILED, KNOWN, OPEN, PLAIN, score
+from qkvac.publication.marks import PLAIN, score
 from qkvac.publication.runs import FEATURES, Run, differing, facts, title
 from qkvac.publication.texts import listed
 from qkvac.report import FAILED as BAD
 from qkvac.report import PASSED
+from qkvac.spec import statuses
 from qkvac.tables import GRADES
 
 UNGRADED: Final = "passed, without a grade"
@@ -123,13 +124,12 @@ def _sentence(runs: Sequence[Run]) -> str:
 
 def _counts(results: Sequence[Result]) -> tuple[Count, ...]:
     words = Counter(r.grade or UNGRADED if r.status == Status.PASSED else r.status for r in results)
-    kinds: dict[str, str] = {
+    required = [s for s in statuses.STATUSES if s.required and s is not statuses.PASSED]
+    required.sort(key=lambda status: (status.fails, -status.passes))
+    kinds = {
         **{grade: grade for grade in GRADES},
         UNGRADED: PLAIN,
-        Status.NOT_SEEN: PLAIN,
-        Status.KNOWN_DEVIATION: KNOWN,
-        Status.INDECISIVE: OPEN,
-        **{status: FAILED for status in Status.ALL if status in Status.BAD},
+        **{status.name: status.mark for status in required},
     }
     return tuple(Count(word, kind, words[word]) for word, kind in kinds.items() if words[word])
 
@@ -137,7 +137,9 @@ def _counts(results: Sequence[Result]) -> tuple[Count, ...]:
 def _not_run(results: Sequence[Result]) -> tuple[Count, ...]:
     counts = Counter(result.status for result in results)
     return tuple(
-        Count(status, "absent", counts[status]) for status in Status.NOT_REQUIRED if counts[status]
+        Count(status.name, status.mark, counts[status.name])
+        for status in statuses.STATUSES
+        if not status.required and counts[status.name]
     )
 
 

@@ -3,8 +3,6 @@
 
 const PAGE = 100;
 const FILTERS = ["status", "subject", "profile", "dtype", "quantity", "environment"];
-const BAD = ["failed", "error", "crash", "timeout", "missing", "unexpected pass"];
-const NOT_RUN = ["skipped", "unsupported", "not reported", "informational"];
 const SORTS = { ratio: "descending", bits: "ascending", seconds: "descending" };
 
 const $ = (id) => document.getElementById(id);
@@ -83,9 +81,7 @@ class Explorer {
     const grade = this.data.at("grade", cell);
     const clause = this.data.at("clause", cell);
     if (status === "passed") return [grade ?? "passed", grade ?? "plain"];
-    const kind = BAD.includes(status) ? "failed" : NOT_RUN.includes(status) ? "absent"
-      : status === "known deviation" ? "known" : status === "not seen here" ? "plain" : "open";
-    return [clause ? `${status}, ${clause}` : status, kind];
+    return [clause ? `${status}, ${clause}` : status, this.data.marks[status]];
   }
 
   /** The choices of every filter, from what there is. */
@@ -245,7 +241,7 @@ class Explorer {
 
   fails(cell) {
     const strict = this.data.strict[this.data.at("environment", cell)];
-    return BAD.includes(this.data.at("status", cell)) || (strict && this.data.at("grade", cell) === "suspicious");
+    return this.data.failing.includes(this.data.at("status", cell)) || (strict && this.data.at("grade", cell) === "suspicious");
   }
 
   /** Whether a word is in one of a cell's texts, or in its id. */

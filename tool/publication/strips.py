@@ -106,7 +106,7 @@ def _strip(by_row: Mapping[Row, Sequence[Result]]) -> Strip:
     worst = list[tuple[float, Row, Result]]()
     uncertain = 0
     for row, results in by_row.items():
-        told = [r for r in results if r.clause != "contract" and not math.isnan(r.ratio or 0.0)]
+        told = [r for r in results if r.compared and not math.isnan(r.ratio or 0.0)]
         uncertain += len(results) - len(told)
         if told:
             most = max(told, key=lambda result: result.ratio or 0.0)

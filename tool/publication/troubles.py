@@ -139,7 +139,7 @@ def absences(runs: Sequence[Run]) -> tuple[Absence, ...]:
     """What was not run or proves nothing, by status and reason; most cells first in a status."""
     found = dict[tuple[str, str], list[tuple[Run, Result]]]()
     for run, result in _all(runs):
-        if result.status in (*Status.NOT_REQUIRED, Status.INDECISIVE, Status.NOT_SEEN):
+        if result.status in Status.SKIPPING:
             reason = (result.reason or "") if result.offered else NO_FUNCTION
             found.setdefault((result.status, reason), []).append((run, result))
     order = Counter[str]()

@@ -16,14 +16,24 @@ from typing import Any, TypeAlias
 import fastjsonschema
 import jsonschema
 
+from qkvac.record import READ
+from qkvac.spec import clauses, statuses
+
 Test: TypeAlias = Callable[[Any], bool]
 
 
 @cache
 def schema() -> dict[str, Any]:
-    """The schema of a record's lines."""
+    """The schema of a record's lines.
+
+    The file has all the clauses, statuses and formats that are known here.
+    """
     text = (resources.files("qkvac") / "record.schema.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
+    result = loaded["$defs"]["result"]["properties"]
+    result["status"]["enum"] = [*statuses.names()]
+    result["clause"]["enum"] = [*clauses.words(), *clauses.letters()]
+    loaded["$defs"]["header"]["properties"]["format"]["enum"] = [*READ]
     return loaded
 
 
