@@ -77,7 +77,8 @@ class UnansweredError(Exception):
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
-        self.finding = Finding(outcome.status, outcome.reason)
+        clause = METAMORPHIC.word if outcome.status == Status.FAILED else None
+        self.finding = Finding(outcome.status, outcome.reason, clause)
 
 
 def failed(reason: str) -> Finding:
