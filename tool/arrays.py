@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from qkvac.protocol import DTYPES
+from qkvac.texts import NAME, line, short
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -102,8 +103,8 @@ def first_line(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:
         lines = []
-    text = "".join(c if c.isprintable() else " " for c in lines[0])[:300] if lines else ""
-    return f"{name}: {text}" if text else name
+    text = line(lines[0]) if lines else ""
+    return f"{line(name)}: {text}" if text else line(name)
 
 
 def _read(value: Any) -> Array:
@@ -158,9 +159,9 @@ def _from_torch(tensor: Any) -> Array:
 def _unknown(key: object, known: Sequence[str]) -> str:
     names = ", ".join("Ω (or 'scores')" if name == "Ω" else name for name in known)
     same = [name for name in known if isinstance(key, str) and name.lower() == key.lower()]
-    near = same or difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    near = same or difflib.get_close_matches(str(key)[:NAME], known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"the result holds an unknown quantity {str(key)[:80]!r}{hint} (known: {names})"
+    return f"the result holds an unknown quantity {short(key)!r}{hint} (known: {names})"
 
 
 def _a(noun: str) -> str:

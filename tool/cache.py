@@ -20,18 +20,24 @@ from typing import Any, Final
 
 import numpy as np
 
+from qkvac import tensors
 from qkvac.protocol import Message, ProtocolError, read, write
 from qkvac.spec import enclosure
 from qkvac.spec.attention import SPEC_VERSION
 from qkvac.spec.comparisons import Certify
 from qkvac.spec.enclosure import Enclosure
 from qkvac.spec.equations import Program
+from qkvac.spec.shapes import contract
+from qkvac.tensors import TensorFileError
 
 Array = np.ndarray[Any, Any]
 Certified = dict[str, Enclosure]
+Shape = tuple[int, ...]
 
 KEPT: Final = ("float64",)
 """Dtypes whose certified values take longer to compute than to read from a disk."""
+ENTRY: Final = 256 << 20
+"""Bytes of an entry on the disk."""
 MEMORY: Final = 256 << 20
 """Bytes of certified values that one process remembers."""
 
@@ -74,8 +80,12 @@ class Certifier:
         key = _key(program, inputs, sizes, dtype, f"{names} {sorted(chosen.items())}")
         limits = _digest(bound or {})
         on_disk = self._folder is not None and wanted is None and dtype in KEPT
-        for look in (self._remembered, self._stored if on_disk else _nothing):
-            known = look(key)
+
+        def stored(key: str) -> tuple[str, Certified] | None:
+            return self._stored(key, _shapes(program, inputs, sizes))
+
+        for place in (self._remembered, stored if on_disk else _nothing):
+            known = place(key)
             if known is not None and (known[0] == limits or _sharp(known[1], bound)):
                 if key not in self._recent:
                     self._remember(key, known)
@@ -111,20 +121,23 @@ class Certifier:
         assert self._folder is not None
         return self._folder / "certified" / key[:2] / key
 
-    def _stored(self, key: str) -> tuple[str, Certified] | None:
+    def _stored(self, key: str, shapes: Mapping[str, Shape]) -> tuple[str, Certified] | None:
         """What the file of a key holds; None if there is none, or none that can be trusted."""
         path = self._path(key)
         try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            self._warn(f"the cache cannot be read, going on without it: {error}")
+            data = tensors.read(path.parent, path.name, ENTRY)
+        except TensorFileError as error:
+            self._warn(f"the cache cannot be read, going on without it: {path} {error}")
             self._folder = None
             return None
+        if data is None:
+            return None
         try:
-            return _decoded(data)
-        except (ProtocolError, EOFError, KeyError, ValueError):
+            limits, values = _decoded(data, key)
+            if {name: value.shape for name, value in values.items()} != shapes:
+                raise ValueError("its values have other names or shapes")
+            return limits, values
+        except (ProtocolError, EOFError, KeyError, TypeError, ValueError):
             self._warn(f"a damaged cache entry is computed again: {path}")
             return None
 
@@ -138,7 +151,7 @@ class Certifier:
             descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
             try:
                 with open(descriptor, "wb") as file:
-                    file.write(_encoded(limits, values))
+                    file.write(_encoded(key, limits, values))
                 os.replace(name, path)
             except BaseException:
                 with suppress(OSError):
@@ -151,6 +164,15 @@ class Certifier:
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
+
+
+def _shapes(
+    program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, Any]
+) -> dict[str, Shape]:
+    """The shape of every quantity of a program."""
+    given = {tensor.name: inputs[tensor.name].shape for tensor in program.inputs}
+    declared = contract(program, sizes, given=given)
+    return {e.target.name: declared[e.target.name] for e in program.equations}
 
 
 def _nothing(key: str) -> None:
@@ -191,7 +213,7 @@ def _weight(values: Certified) -> int:
     return sum(part.nbytes for value in values.values() for part in value.arrays().values())
 
 
-def _encoded(limits: str, values: Certified) -> bytes:
+def _encoded(key: str, limits: str, values: Certified) -> bytes:
     """An entry as bytes: a SHA-256, then a frame of the protocol."""
     arrays = {
         f"{name}.{part}": array
@@ -199,15 +221,21 @@ def _encoded(limits: str, values: Certified) -> bytes:
         for part, array in value.arrays().items()
     }
     buffer = io.BytesIO()
-    write(buffer, Message({"limits": limits, "names": list(values)}, arrays))
+    write(buffer, Message({"key": key, "limits": limits, "names": list(values)}, arrays))
     frame = buffer.getvalue()
     return hashlib.sha256(frame).digest() + frame
 
 
-def _decoded(data: bytes) -> tuple[str, Certified]:
+def _decoded(data: bytes, key: str) -> tuple[str, Certified]:
+    """The limits and values of an entry; raises an error for one that is damaged or another's."""
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise ValueError("the checksum is wrong")
-    message = read(io.BufferedReader(io.BytesIO(data[32:])))
+    stream = io.BufferedReader(io.BytesIO(data[32:]))
+    message = read(stream)
+    if stream.read(1):
+        raise ValueError("it goes on after its end")
+    if message.header["key"] != key:
+        raise ValueError("it is of another question")
     return message.header["limits"], {
         name: Enclosure.from_arrays(
             {

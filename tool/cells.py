@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from qkvac.spec import clauses, statuses
+from qkvac.texts import visible
 
 CHECKS: Final = (
     "unchanged",
@@ -197,4 +198,4 @@ class Result:
         if self.clause:
             parts.append(self.clause)
         text = f"{self.cell.id}: {', '.join(parts)}"
-        return f"{text}: {self.reason}" if self.reason else text
+        return visible(f"{text}: {self.reason}" if self.reason else text)

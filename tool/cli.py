@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,8 +13,12 @@ import click
 from qkvac import __version__
 from qkvac.endings import endings, exit_status
 from qkvac.publication.commands import report
+from qkvac.streams import prepare, silence
+from qkvac.texts import line, visible
 from qkvac.usage import UsageError
 
+MESSAGE = 2000
+"""Characters of a line of an error."""
 NO_COMMAND: tuple[type[Exception], ...] = tuple(
     found for found in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if found is not None
 )
@@ -111,7 +116,21 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Commands whose output may find no reader any more."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            status = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever read the output has had enough of it.
+            silence()
+            return 0
+        return status
+
+
+@click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="qkvac")
 @click.pass_context
 def cli(context: click.Context) -> None:
@@ -309,6 +328,7 @@ cli.add_command(report)
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits; errors of usage are one line and status 2."""
+    prepare()
     try:
         with endings():
             status = cli.main(args=arguments, prog_name="qkvac", standalone_mode=False)
@@ -322,15 +342,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(str(error))
     except (KeyboardInterrupt, click.Abort) as error:
         sys.exit(exit_status(error))
-    except BrokenPipeError:
-        # Whoever read the output has had enough of it.
-        sys.stderr.close()
-        sys.exit(0)
+    except OSError as error:
+        silence()
+        where = f"{error.filename}: " if error.filename is not None else "the output: "
+        _fail(f"{where}{error.strerror or error}")
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def _fail(message: str) -> NoReturn:
     first, *place = message.split("\n")
-    text = "\n".join([" ".join(first.split()), *place])
-    click.echo(f"qkvac: {text}" if text else cli.get_help(click.Context(cli)), err=True)
+    text = "\n".join([line(" ".join(first.split()), MESSAGE), *map(visible, place)])
+    with suppress(OSError):
+        click.echo(f"qkvac: {text}" if text else cli.get_help(click.Context(cli)), err=True)
     sys.exit(2)

@@ -22,6 +22,7 @@ from typing import Final
 
 from qkvac.channel import die_with_parent, is_out_of_memory
 from qkvac.supervised import TICK, Supervised, close, signal_name
+from qkvac.texts import line
 from qkvac.usage import UsageError
 
 PREFIX: Final = "-- "
@@ -158,8 +159,8 @@ class Run(Supervised):
         if not status:
             return self._ending("ok", "")
         if status > 0:
-            lines = [line.strip() for line in self.output.splitlines() if line.strip()]
-            said = f": {_printable(lines[-1])}" if lines else ""
+            lines = [row.strip() for row in self.output.splitlines() if row.strip()]
+            said = f": {line(lines[-1])}" if lines else ""
             kind, reason = "error", f"exit status {status}{said}"
         else:
             kind, reason = "crash", f"killed by {signal_name(status)}"
@@ -169,10 +170,6 @@ class Run(Supervised):
 
     def _ending(self, status: str, reason: str) -> Ending:
         return Ending(status, reason, self.output, time.monotonic() - self._started)
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)[:200]
 
 
 def _limit(process: int, memory: int | None) -> None:

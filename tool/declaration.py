@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from qkvac.spec.registry import known_profiles, remembered
-from qkvac.toml import TOMLDecodeError, loads
+from qkvac.texts import NAME, line
+from qkvac.toml import TOMLDecodeError, loads, text_of
 
 SUPPORTS: Final = (
     *("batches", "empty", "layouts", "grouped_heads"),
@@ -124,13 +125,13 @@ def load(
     table = dict(base)
     if file is not None:
         try:
-            layer = loads(file.read_text(encoding="utf-8"))
+            layer = loads(text_of(file))
         except (OSError, ValueError) as error:
-            raise DeclarationError(f"{file}: {error}") from error
+            raise DeclarationError(f"{file}: {line(error)}") from error
         _check(layer, str(file))
         table = _merged(table, layer)
     for text in assignments:
-        source = f"--declare {text}"
+        source = f"--declare {line(text, NAME)}"
         layer = _assignment(text, source)
         _check(layer, source)
         table = _merged(table, layer)
@@ -148,7 +149,9 @@ def assignments(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
             # What JSON and TOML have in common is all that a declaration holds.
             yield f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
         except (TypeError, ValueError) as error:
-            raise DeclarationError(f"{key} holds something besides plain values: {error}") from None
+            raise DeclarationError(
+                f"{line(key, NAME)} holds something besides plain values: {line(error)}"
+            ) from None
 
 
 def _assignment(text: str, source: str) -> dict[str, Any]:
@@ -164,7 +167,7 @@ def _assignment(text: str, source: str) -> dict[str, Any]:
     try:
         return loads(f'{key} = "{value}"')
     except TOMLDecodeError as error:
-        raise DeclarationError(f"{source}: {error}") from error
+        raise DeclarationError(f"{source}: {line(error)}") from error
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,10 +273,12 @@ def _check(raw: Mapping[str, Any], source: str) -> None:
     try:
         table = json.loads(json.dumps(raw, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise DeclarationError(f"{source} holds something besides plain values: {error}") from error
+        raise DeclarationError(
+            f"{source} holds something besides plain values: {line(error)}"
+        ) from error
     errors = sorted(_validator().iter_errors(table), key=lambda e: (len(e.path), str(e.path)))
     if errors:
-        raise DeclarationError(f"{source}: {_explain(errors[0])}")
+        raise DeclarationError(f"{source}: {line(_explain(errors[0]))}")
 
 
 def _explain(error: Any) -> str:
@@ -286,7 +291,7 @@ def _explain(error: Any) -> str:
         return f"{unknown!r} is not a key{_hint(unknown, keys)} (known: {', '.join(keys)})"
     if error.validator == "anyOf":
         words = value if isinstance(value, list) else [value]
-        bad = next(word for word in words if word not in SUPPORTS)
+        bad = next((word for word in words if word not in SUPPORTS), value)
         return f"{path} = {bad!r}: not 'all', nor among {', '.join(SUPPORTS)}{_hint(bad, SUPPORTS)}"
     if error.validator == "enum":
         options = error.validator_value
@@ -296,9 +301,9 @@ def _explain(error: Any) -> str:
         if key not in ARITHMETIC_FIELDS:
             known = ", ".join(ARITHMETIC_FIELDS)
             return f"{path} is not a key{_hint(key, ARITHMETIC_FIELDS)} (known: {known})"
-    return f"{path or 'the table'}: {error.message}"[:300].replace("\n", " ")
+    return f"{path or 'the table'}: {error.message}"
 
 
 def _hint(word: object, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(word)[:NAME], known, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""

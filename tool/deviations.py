@@ -23,7 +23,8 @@ from qkvac.cells import Result, Status, Subject
 from qkvac.environment import processor
 from qkvac.roster import Entry
 from qkvac.spec import clauses
-from qkvac.toml import TOMLDecodeError, loads
+from qkvac.texts import line, short
+from qkvac.toml import TOMLDecodeError, loads, text_of
 from qkvac.usage import UsageError
 
 UNANSWERED: Final = (Status.ERROR, Status.CRASH, Status.TIMEOUT)
@@ -125,9 +126,9 @@ class Deviations:
         entries = read(own.read_text(encoding="utf-8"), "known-deviations.toml")
         if extra is not None:
             try:
-                text = extra.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise UsageError(f"--known-deviations {extra}: {error}") from error
+                text = text_of(extra)
+            except (OSError, ValueError) as error:
+                raise UsageError(f"--known-deviations {extra}: {line(error)}") from error
             entries += read(text, str(extra))
         return cls(entries)
 
@@ -180,7 +181,7 @@ def read(text: str, source: str) -> tuple[Deviation, ...]:
     try:
         table = loads(text)
     except TOMLDecodeError as error:
-        raise UsageError(f"{source} is not TOML: {error}") from error
+        raise UsageError(f"{source} is not TOML: {line(error)}") from error
     unknown = table.keys() - {"deviation"}
     rows = table.get("deviation", [])
     if unknown or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -196,7 +197,8 @@ def _entry(row: Mapping[str, Any], source: str) -> Deviation:
             raise UsageError(f"{source}: {name} is missing")
     for name, value in row.items():
         if name not in known:
-            raise UsageError(f"{source}: unknown key {name!r} (known: {', '.join(sorted(known))})")
+            options = ", ".join(sorted(known))
+            raise UsageError(f"{source}: unknown key {short(name)!r} (known: {options})")
         several = name in LISTS
         if not (isinstance(value, list) if several else isinstance(value, str)):
             raise UsageError(f"{source}: {name} is a {'list of texts' if several else 'text'}")
@@ -206,8 +208,8 @@ def _entry(row: Mapping[str, Any], source: str) -> Deviation:
     try:
         SpecifierSet(row.get("versions", ""))
         re.compile(row.get("reason_matches", ""))
-    except (InvalidSpecifier, re.error) as error:
-        raise UsageError(f"{source}: {error}") from error
+    except (InvalidSpecifier, re.error, OverflowError, RecursionError) as error:
+        raise UsageError(f"{source}: {line(error)}") from error
     lists = {name: tuple(map(str, row[name])) for name in LISTS if name in row}
     if not all(kind.split() for kind in lists.get("seen_on", ())):
         raise UsageError(f"{source}: seen_on holds an empty text, which is every processor")

@@ -272,7 +272,11 @@ class _Run:
                 if not self._waiting:
                     return
                 id = self._waiting.pop(0)
-                runner = self._engine.runner(self._jobs[id][0].entry)
+                try:
+                    runner = self._engine.runner(self._jobs[id][0].entry)
+                except BaseException as error:  # such as no room for temporary files
+                    self._done.put(error)
+                    return
                 self._runners.append(runner)
             try:
                 for job in self._jobs[id]:

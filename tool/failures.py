@@ -13,6 +13,7 @@ from qkvac.draw import draw_of
 from qkvac.selection import find_case
 from qkvac.spec import clauses
 from qkvac.spec.registry import source_of
+from qkvac.texts import visible
 from qkvac.usage import UsageError
 
 SHOWN: Final = 6
@@ -35,7 +36,7 @@ def explain(result: Result, others: Sequence[Result] = ()) -> str:
     if result.status == Status.FAILED and result.detail:
         # At the left margin, so that it can be pasted.
         text += ["    or with NumPy alone:", "", *result.detail.splitlines()]
-    return "\n".join(text)
+    return visible("\n".join(text))
 
 
 def groups(failures: Iterable[Result]) -> list[list[Result]]:

@@ -23,6 +23,7 @@ from qkvac.plan import Job, jobs_of
 from qkvac.process import Outcome
 from qkvac.roster import Entry, Kept, Roster, wanted
 from qkvac.selection import Options, Selection
+from qkvac.texts import short
 from qkvac.usage import UsageError, unknown
 from qkvac.vectors import read_manifest
 
@@ -46,7 +47,7 @@ def _command(selection: Selection, options: Options, keep: Kept | None) -> Roste
     words = words_of(text)
     check_program(words)
     raw, declaration = _declared(find(words), selection.declare, text)
-    name = short_name(words)
+    name = short(short_name(words))
     version = {declaration.name or name: declaration.version}
     entries = [
         Entry(
@@ -78,7 +79,7 @@ def _folder(selection: Selection) -> Roster:
     if not outputs.is_dir():
         raise UsageError(f"{outputs}: no such folder")
     raw, declaration = _declared(_declaration_in(outputs), selection.declare, str(outputs))
-    name = outputs.resolve().name
+    name = short(outputs.resolve().name)
     subject = Subject(
         name,
         declaration.modes[0],

@@ -24,6 +24,7 @@ from qkvac.child import Child, WorkerCrash, WorkerError, WorkerTimeout
 from qkvac.ports import PortError
 from qkvac.protocol import Message
 from qkvac.slots import Slot
+from qkvac.texts import line, short
 
 __all__ = [
     "BackendError",
@@ -218,13 +219,13 @@ class Worker:
         if not header["ok"]:
             self.close()
             if self.target.port is not None:
-                raise PortError(_line(header["reason"]))
+                raise PortError(line(header["reason"]))
             raise _backend_error(header)
         try:
             found = greeting(header, time.monotonic() - started)
         except (KeyError, TypeError, ValueError) as error:
             self.close()
-            raise WorkerCrash(f"the greeting is malformed: {_line(repr(error))}") from None
+            raise WorkerCrash(f"the greeting is malformed: {line(repr(error))}") from None
         self._greeting = found
         return found
 
@@ -271,7 +272,7 @@ class Worker:
             return self._outcome(reply)
         except (KeyError, TypeError, ValueError) as error:
             self.close()
-            return Outcome("crash", f"the answer is malformed: {_line(repr(error))}")
+            return Outcome("crash", f"the answer is malformed: {line(repr(error))}")
 
     def budget(
         self, profile: str, inputs: Arrays, *, attributes: Mapping[str, Any] = _EMPTY
@@ -358,9 +359,9 @@ def greeting(header: Mapping[str, Any], seconds: float) -> Greeting:
     return Greeting(
         declaration=dict(header["declaration"]),
         functions=tuple(map(str, header["functions"])),
-        versions=dict(header["versions"]),
+        versions={short(k): short(v) for k, v in dict(header["versions"]).items()},
         devices=tuple(map(str, header["devices"])),
-        notes=tuple(map(_line, header["notes"])),
+        notes=tuple(map(line, header["notes"])),
         environment=dict(header["environment"]),
         seconds=seconds,
     )
@@ -383,16 +384,10 @@ def surroundings(
 def _backend_error(header: Mapping[str, Any]) -> BackendError:
     status = header.get("status")
     return BackendError(
-        _line(header.get("reason")),
+        line(header.get("reason")),
         status if status in ("unsupported", "skipped") else "error",
         str(header.get("traceback")),
     )
-
-
-def _line(text: object) -> str:
-    """One printable line of what a worker says."""
-    words = " ".join(str(text).split())
-    return "".join(c for c in words if c.isprintable())[:500]
 
 
 _live: weakref.WeakSet[Worker] = weakref.WeakSet()

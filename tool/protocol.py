@@ -18,6 +18,8 @@ from typing import Any, BinaryIO, Final
 import ml_dtypes
 import numpy as np
 
+from qkvac import jsons
+
 HEADER_LIMIT: Final = 8 << 20
 """Largest header in bytes."""
 DATA_LIMIT: Final = 8 << 30
@@ -72,7 +74,7 @@ def frames(message: Message) -> list[memoryview]:
         buffers.append(data.data)
     header = {**message.header, "arrays": table}
     try:
-        text = json.dumps(header, allow_nan=False).encode()
+        text = jsons.dumps(header, allow_nan=False).encode()
         _table(json.loads(text))
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"the header is not JSON: {error}") from error
@@ -96,8 +98,8 @@ def incoming() -> Generator[memoryview, None, Message]:
     if size:
         yield memoryview(text)
     try:
-        header = json.loads(text.decode(), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        header = jsons.loads(bytes(text))
+    except ValueError as error:
         raise ProtocolError(f"the header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise ProtocolError(f"the header is a JSON {type(header).__name__}, not an object")
@@ -147,10 +149,6 @@ def read(stream: BinaryIO) -> Message:
         except StopIteration as end:
             message: Message = end.value
             return message
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _table(header: Mapping[str, Any]) -> list[tuple[str, np.dtype[Any], tuple[int, ...], int]]:

@@ -9,16 +9,19 @@ repeat is said once.
 from __future__ import annotations
 
 import datetime
-import json
 import math
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import qkvac
+from qkvac import jsons
 from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.environment import identity
+from qkvac.files import beside
 from qkvac.roster import Entry
 from qkvac.spec import clauses
 from qkvac.spec.attention import SPEC_VERSION
@@ -37,6 +40,10 @@ DETAIL: Final = 4000
 """Characters of a traceback or of a snippet that are kept; of a longer one the end."""
 
 
+BEGINNING: Final = b'{"kind":"header"'
+"""What a record begins with: nothing else is replaced by one."""
+
+
 class RecordError(Exception):
     """The record cannot be written any more; the message is one line."""
 
@@ -51,6 +58,7 @@ class Recorder:
         """
         self._path = path
         self._details = set[str]()
+        environment = jsons.loads(jsons.dumps(environment))
         header = {
             "kind": "header",
             "format": FORMAT,
@@ -62,8 +70,16 @@ class Recorder:
             "run": run,
         }
         try:
-            self._file: TextIO = path.open("w", encoding="utf-8", errors="replace")
-            self._line(header)
+            self._file, name = _opened(path)
+            try:
+                self._line(header)
+                if name:
+                    os.replace(name, path)
+            except BaseException:
+                if name:
+                    with suppress(OSError):
+                        os.unlink(name)
+                raise
         except OSError as error:
             raise UsageError(
                 f"the record {path} cannot be written: {error.strerror}; "
@@ -111,9 +127,26 @@ class Recorder:
         )
 
 
+def _opened(path: Path) -> tuple[TextIO, str]:
+    """A file for a record, and the name that it has until it takes its place; "" for a device.
+
+    Raises UsageError where something else would be lost, or written to through a link.
+    """
+    if path.is_symlink() and (path.is_file() or not path.exists()):
+        raise UsageError(f"the record {path} is a link; name the file itself with --record")
+    if path.exists() and not path.is_file():
+        return path.open("w", encoding="utf-8", errors="replace"), ""
+    if path.exists():
+        with path.open("rb") as file:
+            found = file.read(len(BEGINNING))
+        if found not in (b"", BEGINNING):
+            raise UsageError(f"{path} is no record and stays; choose another file with --record")
+    return beside(path)
+
+
 def text(line: Mapping[str, Any]) -> str:
     """A line of a record, with its end."""
-    return json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+    return jsons.dumps(line, allow_nan=False, separators=(",", ":")) + "\n"
 
 
 def to_json(result: Result) -> dict[str, Any]:

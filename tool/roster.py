@@ -36,6 +36,7 @@ from qkvac.spec.cases import Case
 from qkvac.spec.presentation import presented
 from qkvac.spec.registry import known_profiles
 from qkvac.spec.visibility import has_blind_queries
+from qkvac.texts import short
 from qkvac.usage import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -324,8 +325,8 @@ def _port(
     for mode in modes:
         for device in devices:
             form = LOADED if resident else ""
-            subject = Subject(label(text), mode, device, text, form, selection.declared)
-            version = {declaration.name or label(text): declaration.version}
+            subject = Subject(short(label(text)), mode, device, text, form, selection.declared)
+            version = {declaration.name or short(label(text)): declaration.version}
             entries.append(
                 Entry(
                     subject,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from qkvac import draw
+from qkvac import draw, jsons
 from qkvac.cells import Result
 from qkvac.engine import Engine
 from qkvac.execution import Execution, execute
@@ -19,6 +18,9 @@ from qkvac.publication.folder import Folder
 from qkvac.record import to_json
 from qkvac.selection import Options, Selection, size
 from qkvac.shards import Shard
+from qkvac.streams import silence
+from qkvac.terminal import Terminal
+from qkvac.texts import line, short, visible
 from qkvac.usage import UsageError
 
 PATIENCE: Final = 1.0
@@ -79,38 +81,40 @@ def run_cells(
     folder = Folder.made(published, record) if published is not None else None
     with Progress(len(engine.cells)) as progress:
         done = execute(engine, folder.record if folder else record, progress.watch)
-    _print(done, form)
+    try:
+        _print(done, form)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence()
     if folder is not None and not done.record_error:
         folder.fill()
         if form == "text":
-            click.echo(f"report: {folder.path}")
+            click.echo(f"report: {line(folder.path)}")
     return done.exit_status
 
 
 def _list(engine: Engine, form: str) -> None:
     ids = [cell.id for cell in engine.cells]
     if form == "json":
-        click.echo(json.dumps(ids, ensure_ascii=False, indent=1))
+        click.echo(jsons.dumps(ids, indent=1))
     else:
         for id in ids:
-            click.echo(id)
+            click.echo(visible(id))
 
 
 def _print(done: Execution, form: str) -> None:
     report = done.report
     if form == "json":
         results = [{"cell": r.cell.id, **to_json(r)} for r in report.results]
-        for line in results:
-            del line["kind"]
-        click.echo(json.dumps({**report.to_json(), "results": results}, ensure_ascii=False))
+        for row in results:
+            del row["kind"]
+        click.echo(jsons.dumps({**report.to_json(), "results": results}))
     else:
-        from rich.console import Console
-
         from qkvac.summary import show
 
-        show(report, Console(highlight=False, soft_wrap=False))
+        show(report, Terminal(soft_wrap=False))
     if done.record_error:
-        click.echo(f"qkvac: {done.record_error}", err=True)
+        click.echo(f"qkvac: {line(done.record_error)}", err=True)
     if done.interrupted:
         click.echo("qkvac: interrupted; what had been found until then is above", err=True)
 
@@ -133,11 +137,10 @@ class Progress:
         with self._lock:
             if self._bar is not None:
                 failed = f"[red]{self._failures} failed[/]" if self._failures else ""
-                what = f"{result.cell.subject.id} {result.cell.dtype}"
+                what = short(f"{result.cell.subject.id} {result.cell.dtype}")
                 self._bar.update(self._task, completed=self._count, what=what, failed=failed)
 
     def _start(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
@@ -147,8 +150,8 @@ class Progress:
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
                 TextColumn("{task.fields[failed]}"),
-                TextColumn("{task.fields[what]}"),
-                console=Console(stderr=True),
+                TextColumn("{task.fields[what]}", markup=False),
+                console=Terminal(stderr=True),
                 transient=True,
             )
             start = {"completed": self._count, "what": "", "failed": ""}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,9 @@ from qkvac.spec.registry import known_profiles, remembered
 from qkvac.usage import UsageError, unknown
 
 TIERS: Final = ("default", "full")
+
+DRAWS: Final = 1000
+"""Most further draws of a random case."""
 
 COMPILE_ALLOWANCE: Final = 4.0
 """The first call of a compiled mode in a shape and dtype may take this many timeouts."""
@@ -68,8 +71,10 @@ class Selection:
                 raise unknown("profile", profile, profiles_with_cases())
         if self.tier not in TIERS:
             raise unknown("tier", self.tier, TIERS)
-        if self.seeds < 0:
-            raise UsageError(f"--seeds {self.seeds}: it is a number of additional draws")
+        if not 0 <= self.seeds <= DRAWS:
+            raise UsageError(
+                f"--seeds {self.seeds}: it is a number of additional draws, at most {DRAWS}"
+            )
         known = [case.id for name in profiles_with_cases() for case in self._drawn(name)]
         for pattern in self.cases:
             if not any(_matches(id, pattern) for id in known):
@@ -109,13 +114,18 @@ def _drawn(profile: str, seeds: int, entropy: str) -> tuple[Case, ...]:
 @remembered
 def find_case(id: str) -> Case:
     """The case of an id, that of a further draw included; raises UsageError for an unknown one."""
-    known = {case.id: case for name in profiles_with_cases() for case in cases(name)}
+    known = _known_cases()
     if id in known:
         return known[id]
     base, draw = draw_of(id)
-    if draw is not None and draw.number and base in known and known[base].random:
+    if draw is not None and 0 < draw.number <= DRAWS and base in known and known[base].random:
         return known[base].drawn(str(draw))
     raise unknown("case", id, known, "qkvac cases")
+
+
+@remembered
+def _known_cases() -> Mapping[str, Case]:
+    return {case.id: case for name in profiles_with_cases() for case in cases(name)}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import click
 
-from qkvac.toml import TOMLDecodeError, loads
+from qkvac.texts import NAME, line
+from qkvac.toml import TOMLDecodeError, loads, text_of
 from qkvac.usage import UsageError, unknown
 
 FILE: Final = "pyproject.toml"
@@ -69,7 +70,7 @@ def _find() -> tuple[Path, dict[str, Any]] | None:
     for folder in (here, *here.parents):
         path = folder / FILE
         try:
-            text = path.read_text(encoding="utf-8")
+            text = text_of(path)
         except (OSError, ValueError):
             continue
         if "qkvac" not in text:
@@ -77,7 +78,7 @@ def _find() -> tuple[Path, dict[str, Any]] | None:
         try:
             tools = loads(text).get("tool", {})
         except TOMLDecodeError as error:
-            raise UsageError(f"{path}: {error}") from error
+            raise UsageError(f"{path}: {line(error)}") from error
         if isinstance(tools, dict) and "qkvac" in tools:
             table = tools["qkvac"]
             if not isinstance(table, dict):
@@ -99,7 +100,7 @@ def _checked(
 ) -> object:
     """The value in the form in which the command line would give it."""
     assert isinstance(option, click.Option)
-    where = f"{path}, [tool.qkvac]: {key} = {value!r}"
+    where = f"{path}, [tool.qkvac]: {key} = {line(repr(value), NAME)}"
     if option.multiple:
         values = value if isinstance(value, list) else [value]
         if not all(isinstance(word, str) for word in values):

@@ -83,7 +83,6 @@ def show_backends(form: str) -> None:
     if form == "json":
         click.echo(json.dumps([_backend(b) for b in backends()], ensure_ascii=False, indent=1))
         return
-    from rich.console import Console
 
     from qkvac.tables import table
 
@@ -100,7 +99,9 @@ def show_backends(form: str) -> None:
             )
     for column in rows.columns[2:]:
         column.no_wrap = False
-    console = Console(highlight=False)
+    from qkvac.terminal import Terminal
+
+    console = Terminal()
     console.print(rows)
     offers = dict[tuple[str, ...], list[str]]()
     for backend in backends():

@@ -10,7 +10,6 @@ import io
 from collections import Counter
 from typing import Final
 
-from rich.console import Console
 from rich.text import Text
 
 from qkvac.cells import Result, Status
@@ -22,6 +21,8 @@ from qkvac.report import FAILED, NOT_PROVED, PASSED, Report, summed_up
 from qkvac.spec import statuses
 from qkvac.spec.attention import Arithmetic
 from qkvac.tables import tables
+from qkvac.terminal import Terminal
+from qkvac.texts import visible
 
 FEW: Final = 3
 """Subjects that a line names."""
@@ -30,11 +31,11 @@ FEW: Final = 3
 def plain(report: Report, width: int = 80) -> str:
     """The summary as text without colour."""
     file = io.StringIO()
-    show(report, Console(file=file, width=width, color_system=None))
+    show(report, Terminal(file=file, width=width, color_system=None))
     return file.getvalue()
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: Report, console: Terminal) -> None:
     """Prints the summary."""
     for part in tables(report):
         console.print(part)
@@ -47,9 +48,9 @@ def show(report: Report, console: Console) -> None:
             style="dim",
         )
     for text in (*_models(report), *_conventions(report), *_left_out(report)):
-        console.print(Text(text, style="dim"))
+        console.print(Text(visible(text), style="dim"))
     for text in report.warnings:
-        console.print(Text(f"warning: {text}", style="yellow"))
+        console.print(Text(visible(f"warning: {text}"), style="yellow"))
     shown, hidden = blocks(report.failures)
     for block in shown:
         console.print()
@@ -58,7 +59,7 @@ def show(report: Report, console: Console) -> None:
         console.print(f"\n… and {hidden} more kinds of failure; --record FILE keeps them all")
     console.print()
     style = {PASSED: "bold green", FAILED: "bold red"}.get(report.exit_status, "bold yellow")
-    console.print(Text(report.sentence, style=style))
+    console.print(Text(visible(report.sentence), style=style))
     console.print(Text(f"{_counted(report)} {NOT_PROVED}", style="dim"))
 
 

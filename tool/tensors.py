@@ -19,6 +19,8 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
+from qkvac.texts import line, short
+
 Array = np.ndarray[Any, Any]
 
 DTYPES: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
@@ -74,7 +76,7 @@ def decode(data: bytes) -> dict[str, Array]:
     try:
         found = deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
-        raise TensorFileError(f"is no safetensors file: {_line(error)}") from error
+        raise TensorFileError(f"is no safetensors file: {line(error, 200)}") from error
     return {name: _array(name, tensor) for name, tensor in found}
 
 
@@ -117,14 +119,15 @@ def _little(array: Array) -> bytes:
 
 
 def _array(name: str, tensor: Mapping[str, Any]) -> Array:
-    shown = name if len(name) <= 80 and name.isprintable() else ascii(name)[:80]
+    shown = short(name)
     dtype = DTYPES.get(tensor["dtype"])
     if dtype is None:
-        raise TensorFileError(f"holds {shown} in the dtype {tensor['dtype']}, which is not read")
+        odd = short(tensor["dtype"])
+        raise TensorFileError(f"holds {shown} in the dtype {odd}, which is not read")
     data = bytes(tensor["data"])
     shape = tuple(tensor["shape"])
     if math.prod(shape) * dtype.itemsize != len(data):
-        raise TensorFileError(f"holds {shown} in another size than its shape {list(shape)}")
+        raise TensorFileError(f"holds {shown} in another size than its shape {short(list(shape))}")
     if dtype.kind == "b" and data.strip(b"\0\1"):
         raise TensorFileError(f"holds {shown} with bytes that are no booleans")
     size = dtype.itemsize
@@ -132,8 +135,4 @@ def _array(name: str, tensor: Mapping[str, Any]) -> Array:
     try:
         return native.view(dtype).reshape(shape)
     except ValueError as error:
-        raise TensorFileError(f"holds {shown} with an odd shape: {_line(error)}") from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+        raise TensorFileError(f"holds {shown} with an odd shape: {line(error, 200)}") from error

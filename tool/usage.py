@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from qkvac.texts import short
+
 
 class UsageError(Exception):
     """The request cannot be carried out; the message says what to do (exit status 2).
@@ -19,6 +21,7 @@ def unknown(kind: str, word: str, known: Iterable[str], listed_by: str = "") -> 
     `listed_by` is the command that lists the names where there are many.
     """
     names = list(known)
+    word = short(word)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
     listed = f"known: {', '.join(names) or 'none'}"

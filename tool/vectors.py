@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qkvac import relations, tensors
+from qkvac import jsons, relations, tensors
 from qkvac.draw import draw_of
 from qkvac.plan import Job
 from qkvac.selection import find_case
@@ -29,6 +29,7 @@ from qkvac.spec.presentation import presented
 from qkvac.spec.shapes import contract
 from qkvac.spec.verdict import Question
 from qkvac.tensors import Array, TensorFileError
+from qkvac.texts import short
 from qkvac.usage import UsageError
 
 MANIFEST: Final = "manifest.json"
@@ -211,12 +212,12 @@ def read_manifest(folder: Path) -> Manifest:
         data = tensors.read(folder, MANIFEST, MANIFEST_LIMIT)
         if data is None:
             raise UsageError(f"{path}: no such file; `qkvac export {folder}` writes it")
-        table = json.loads(data)
+        table = jsons.loads(data)
         version = table["spec"]
         entries = [(str(e["case"]), str(e["dtype"]), str(e["sha256"])) for e in table["vectors"]]
     except TensorFileError as error:
         raise UsageError(f"{path} {error}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no manifest of qkvac: {type(error).__name__}") from error
     if version != SPEC_VERSION:
         raise UsageError(
@@ -227,7 +228,7 @@ def read_manifest(folder: Path) -> Manifest:
     for id, dtype, digest in entries:
         base = _case_of(id)
         if base is None or dtype not in base.dtypes:
-            raise UsageError(f"{path} names {id[:80]!r} in {dtype[:20]!r}, which is no case")
+            raise UsageError(f"{path} names {short(id)!r} in {short(dtype)!r}, which is no case")
         digests.setdefault(dtype, {})[id] = digest
         _, draw = draw_of(base.id)
         if draw is not None:

@@ -19,7 +19,6 @@ from qkvac.cli import main
 from qkvac.publication import markdown
 from qkvac.publication.archive import Archive, read
 from qkvac.publication.markdown import LIMIT, code, fenced, render
-from qkvac.publication.texts import visible
 from qkvac.tests.suite.records import (
     CASE,
     HOSTILE,
@@ -31,6 +30,7 @@ from qkvac.tests.suite.records import (
     result,
     write,
 )
+from qkvac.texts import visible
 
 OURS = re.compile(r"(</?details>|</?summary>|[A-Z][A-Za-z0-9 ,]*|\s)*")
 """The HTML that a summary consists of, and titles between it."""

@@ -13,9 +13,9 @@ from jinja2 import Environment
 
 from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.publication import html
-from qkvac.publication.texts import visible
 from qkvac.tests.suite.pages import Skeleton, archive
 from qkvac.tests.suite.records import HOSTILE, entry, environment, result
+from qkvac.texts import visible
 
 
 def strange(folder: Path, texts: tuple[str, ...]) -> str:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.deviations import Deviation
@@ -18,6 +17,7 @@ from qkvac.roster import Entry, Roster
 from qkvac.selection import profiles_with_cases
 from qkvac.spec.registry import gradient_profiles, known_profiles
 from qkvac.summary import plain, show
+from qkvac.terminal import Terminal
 
 ONE = Subject("my_port", "default", "cpu", "my port.py")
 JIT = Subject("jax", "jit", "cpu")
@@ -383,12 +383,12 @@ def test_bits_are_compared_within_a_profile() -> None:
 def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     file = io.StringIO()
-    show(Report((result(),)), Console(file=file, force_terminal=True))
+    show(Report((result(),)), Terminal(file=file, force_terminal=True))
     assert "\x1b[3" not in file.getvalue()
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "xterm")
     file = io.StringIO()
-    show(Report((result(),)), Console(file=file, force_terminal=True))
+    show(Report((result(),)), Terminal(file=file, force_terminal=True))
     assert "\x1b[" in file.getvalue()
 
 

@@ -7,7 +7,6 @@ opened, and nothing in it is run.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections import Counter
@@ -17,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
+from qkvac import jsons
 from qkvac.cells import FOLDER, Result, Subject
 from qkvac.declaration import DeclarationError
 from qkvac.environment import NAMED_LATER, identity
@@ -26,6 +26,8 @@ from qkvac.record import FORMAT, READ, entry_from_json, from_json
 from qkvac.report import Report
 from qkvac.roster import Entry, Roster
 from qkvac.spec.equations import SpecError
+from qkvac.texts import line as line_of
+from qkvac.texts import short
 from qkvac.usage import UsageError
 
 LONGEST: Final = 8 << 20
@@ -244,14 +246,9 @@ class _Reader:
 
     def _value(self, raw: bytes) -> Any:
         try:
-            value = json.loads(raw, parse_constant=_constant)
-            if b"\\u" in raw:
-                # Half of a surrogate pair is no text, and could not be written any more.
-                json.dumps(value, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            detail = " ".join(str(error).split())[:80]
-            self._refuse(f"it is no JSON ({detail}); give a file that --record wrote")
-        return value
+            return jsons.loads(raw)
+        except ValueError as error:
+            self._refuse(f"it is no JSON ({short(error)}); give a file that --record wrote")
 
     def _header(self, line: dict[str, Any]) -> None:
         if self._open is not None and not self._allow_truncated:
@@ -285,8 +282,7 @@ class _Reader:
                 if entry.subject.form == FOLDER:
                     shlex.split(entry.subject.port or "")
         except (DeclarationError, SpecError, ValueError) as error:
-            detail = " ".join(str(error).split())[:120]
-            self._refuse(f"a declaration is wrong ({detail}); make the record anew")
+            self._refuse(f"a declaration is wrong ({line_of(error)}); make the record anew")
         if ids != [subject["id"] for subject in environment.run["subjects"]]:
             self._refuse("a subject has another id than its parts make; make the record anew")
         if len(set(ids)) < len(ids):
@@ -307,7 +303,7 @@ class _Reader:
             self._refuse("a number is larger than any result can be; make the record anew")
         found = Line(environment.id, result)
         if found.key in self._seen:
-            self._refuse(f"a second result for {result.cell.id}; make the record anew")
+            self._refuse(f"a second result for {short(result.cell.id)}; make the record anew")
         self._seen.add(found.key)
         self._lines.append(found)
         self._counts[result.status] += 1
@@ -325,7 +321,3 @@ class _Reader:
             )
         self._footers[environment.id] = line
         self._open = None
-
-
-def _constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number in JSON")

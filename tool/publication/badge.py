@@ -16,8 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from qkvac.publication.archive import Archive
 from qkvac.publication.marks import score
-from qkvac.publication.texts import visible
 from qkvac.report import FAILED, INDECISIVE
+from qkvac.texts import visible
 
 GREEN: Final = "brightgreen"
 MIXED: Final = "yellowgreen"

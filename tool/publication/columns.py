@@ -16,9 +16,9 @@ from typing import Any, Final
 from qkvac.cells import CHECKS, Result, Status
 from qkvac.publication.runs import Run
 from qkvac.publication.strips import family_of
-from qkvac.publication.texts import visible
 from qkvac.publication.troubles import again
 from qkvac.spec import statuses
+from qkvac.texts import visible
 
 NUMBERS: Final = ("ratio", "resolution", "ulp", "z", "rms", "bits", "seconds")
 TEXTS: Final = ("status", "grade", "clause", "reason", "diagnosis", "resembles")

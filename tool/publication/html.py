@@ -23,10 +23,11 @@ from qkvac.publication.columns import packed
 from qkvac.publication.page import moved, page
 from qkvac.publication.runs import Run
 from qkvac.publication.strips import MARGIN, WIDTH, place, ticks
-from qkvac.publication.texts import number, visible
+from qkvac.publication.texts import number
 from qkvac.report import NOT_PROVED
 from qkvac.spec import clauses, statuses
 from qkvac.spec.attention import CONVENTIONS
+from qkvac.texts import visible
 
 SAFE: Final = "/@:,"
 """What a link leaves as it is, besides letters, digits and -._~"""

@@ -18,8 +18,9 @@ from qkvac.publication.archive import Archive, Environment
 from qkvac.publication.drift import Drift, drift
 from qkvac.publication.marks import score
 from qkvac.publication.surroundings import facts
-from qkvac.publication.texts import parted, visible
+from qkvac.publication.texts import parted
 from qkvac.report import FAILED, INDECISIVE, NOT_PROVED, PASSED, Report
+from qkvac.texts import visible
 
 LIMIT: Final = 1 << 20
 """Bytes that GitHub takes for the summary of a step."""

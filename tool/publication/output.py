@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from qkvac.files import beside
 from qkvac.usage import UsageError
 
 
@@ -36,16 +36,13 @@ def emit(parts: Iterable[str], path: Path | None, kept: Iterable[Path] = ()) -> 
 def _store(parts: Iterable[str], path: Path) -> None:
     """Writes a file as a whole: until it is complete, what was there before stays."""
     if path.exists() and not path.is_file():
-        with path.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
-            file.writelines(parts)
+        with path.open("w", encoding="utf-8", errors="replace", newline="\n") as device:
+            device.writelines(parts)
         return
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    file, name = beside(path)
     try:
-        with open(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+        with file:
             file.writelines(parts)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
         os.replace(name, path)
     except BaseException:
         with suppress(OSError):

@@ -26,8 +26,8 @@ from qkvac.publication.comparison import (
     Change,
     Comparison,
 )
-from qkvac.publication.texts import visible
 from qkvac.record import to_json as result_json
+from qkvac.texts import visible
 
 SHOWN: Final = 12
 """Lines that a list in the text has; JSON has them all."""

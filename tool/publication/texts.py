@@ -1,31 +1,12 @@
-"""Texts of strangers, and numbers, as a page shows them."""
+"""Numbers, lists and links, as a page shows them."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
-HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-"""Categories of characters that show nothing, or change how others are shown."""
-
 LINK: Final = re.compile(r"\(?(https?://[^\s()<>\"']+)\)?")
-
-
-def visible(text: str) -> str:
-    r"""The text with what cannot be seen written as \u202e; line ends and tabs stay.
-
-    What is shown is then what is copied: no text can turn round how the rest is read.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        character
-        if character in "\n\t" or unicodedata.category(character) not in HIDDEN
-        else f"\\u{ord(character):04x}"
-        for character in text
-    )
 
 
 def number(value: float | None) -> str:

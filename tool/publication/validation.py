@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import fastjsonschema
 import jsonschema
 
+from qkvac import texts
 from qkvac.record import READ
 from qkvac.spec import clauses, statuses
 
@@ -60,7 +61,7 @@ def complaint(kind: str, line: Any) -> str:
     if error is None:
         return ""
     place = ".".join(map(str, error.absolute_path))
-    message = " ".join(error.message.split())
+    place, message = texts.short(place), texts.line(error.message, 10 * texts.LONGEST)
     if len(message) > 120:
         message = f"{message[:60]} … {message[-59:]}"
     return f"{place}: {message}" if place else message
