@@ -21,6 +21,16 @@ def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
     return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": A @ V}
 
 
+def cross_attention(X: Any, Z: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
+    """Q, Ω, A, C of X[…, n, d], and K, V of what it attends to, Z[…, m, e]."""
+    import jax
+
+    Q, K, V = X @ Wq, Z @ Wk, Z @ Wv
+    Ω = Q @ K.swapaxes(-1, -2)
+    A = jax.nn.softmax(Ω / math.sqrt(K.shape[-1]), axis=-1)
+    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": A @ V}
+
+
 def dot_product_attention(X: Any) -> dict[str, Any]:
     """Ω, A, C of X[…, n, d], without weights and without scale."""
     import jax
@@ -134,5 +144,6 @@ FUNCTIONS: Final = {
         multi_head_attention,
         attention_linear_layers,
         embedding,
+        cross_attention,
     )
 }

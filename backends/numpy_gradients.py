@@ -92,6 +92,23 @@ def embedding_gradients(tokens: Any, E: Any, P: Any, dX: Any) -> dict[str, Any]:
     return {"dE": dE.astype(E.dtype), "dP": dP}
 
 
+def cross_attention_gradients(X: Any, Z: Any, Wq: Any, Wk: Any, Wv: Any, dC: Any) -> dict[str, Any]:
+    """Gradients of X[…, n, d], Z[…, m, e] and of weights, by that of C[…, n, c]."""
+    found = forward.cross_attention(X, Z, Wq, Wk, Wv)
+    q, k, v = (found[name] for name in ("Q", "K", "V"))
+    steps = through_attention(q, k, v, found["A"], dC, 1 / math.sqrt(k.shape[-1]))
+    del steps["dS"]
+    paths = wide_product(steps["dK"], Wk.T), wide_product(steps["dV"], Wv.T)
+    return {
+        **steps,
+        "dX": product(steps["dQ"], Wq.T),
+        "dZ": total(*paths).astype(Z.dtype, copy=False),
+        "dWq": of_weights(X, steps["dQ"]),
+        "dWk": of_weights(Z, steps["dK"]),
+        "dWv": of_weights(Z, steps["dV"]),
+    }
+
+
 def projected(
     X: Any, weights: tuple[Any, Any, Any], found: Any, dC: Any, heads: int = 0
 ) -> dict[str, Any]:
@@ -174,5 +191,6 @@ FUNCTIONS: Final = {
         multi_head_attention_gradients,
         attention_linear_layers_gradients,
         embedding_gradients,
+        cross_attention_gradients,
     )
 }

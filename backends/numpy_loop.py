@@ -81,6 +81,12 @@ def embedding(tokens: Any, E: Any, P: Any) -> dict[str, Any]:
     return {"X": X}
 
 
+def cross_attention(X: Any, Z: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
+    """Q, Ω, A, C of X[…, n, d], and K, V of what it attends to, Z[…, m, e]."""
+    Q, K, V = project(X, Wq), project(Z, Wk), project(Z, Wv)
+    return {"Q": Q, "K": K, "V": V, **attend(Q, K, V, 1 / math.sqrt(K.shape[-1]))}
+
+
 def project(X: Any, W: Any, bias: Any = None) -> Any:
     """x_m W + bias for each token m."""
     result = np.zeros_like(X, shape=(*X.shape[:-1], W.shape[-1]))
@@ -138,5 +144,6 @@ FUNCTIONS: Final = {
         multi_head_attention,
         attention_linear_layers,
         embedding,
+        cross_attention,
     )
 }

@@ -121,6 +121,15 @@ def embedding_gradients(tokens: Any, E: Any, P: Any, dX: Any) -> dict[str, Any]:
     return {"dE": dE.astype(E.dtype), "dP": dP.astype(P.dtype)}
 
 
+def cross_attention_gradients(X: Any, Z: Any, Wq: Any, Wk: Any, Wv: Any, dC: Any) -> dict[str, Any]:
+    """Gradients of X[…, n, d], Z[…, m, e] and of weights, by that of C[…, n, c]."""
+    found = forward.cross_attention(X, Z, Wq, Wk, Wv)
+    steps = attend_back(found["Q"], found["K"], found["V"], found["A"], dC)
+    queries = project_back(X, {"Wq": Wq}, steps)
+    others = project_back(Z, {"Wk": Wk, "Wv": Wv}, steps)
+    return {**steps, **queries, "dZ": others.pop("dX"), **others}
+
+
 def attend_back(
     Q: Any, K: Any, V: Any, A: Any, dC: Any, scale: float | None = None
 ) -> dict[str, Any]:
@@ -193,5 +202,6 @@ FUNCTIONS: Final = {
         multi_head_attention_gradients,
         attention_linear_layers_gradients,
         embedding_gradients,
+        cross_attention_gradients,
     )
 }

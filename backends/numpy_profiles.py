@@ -90,6 +90,14 @@ def embedding(tokens: Any, E: Any, P: Any) -> dict[str, Any]:
     return {"X": E[tokens] + P[: tokens.shape[-1]]}
 
 
+def cross_attention(X: Any, Z: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
+    """Q, Ω, A, C of X[…, n, d], and K, V of what it attends to, Z[…, m, e]."""
+    Q, K, V = product(X, Wq), product(Z, Wk), product(Z, Wv)
+    Ω = product(Q, K.swapaxes(-1, -2))
+    A = softmax(Ω, 1 / math.sqrt(K.shape[-1]))
+    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": product(A, V)}
+
+
 def product(left: Any, right: Any, bias: Any = None) -> Any:
     """left @ right + bias, accumulated in `wide` and rounded once, to the dtype of `left`."""
     accumulator = wide(left.dtype)
@@ -135,5 +143,6 @@ FUNCTIONS: Final = {
         multi_head_attention,
         attention_linear_layers,
         embedding,
+        cross_attention,
     )
 }

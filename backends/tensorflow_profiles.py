@@ -22,6 +22,16 @@ def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
     return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": tf.matmul(A, V)}
 
 
+def cross_attention(X: Any, Z: Any, Wq: Any, Wk: Any, Wv: Any) -> dict[str, Any]:
+    """Q, Ω, A, C of X[…, n, d], and K, V of what it attends to, Z[…, m, e]."""
+    import tensorflow as tf
+
+    Q, K, V = tf.matmul(X, Wq), tf.matmul(Z, Wk), tf.matmul(Z, Wv)
+    Ω = tf.matmul(Q, K, transpose_b=True)
+    A = softmax(Ω / root(K.shape[-1], Ω.dtype))
+    return {"Q": Q, "K": K, "V": V, "Ω": Ω, "A": A, "C": tf.matmul(A, V)}
+
+
 def dot_product_attention(X: Any) -> dict[str, Any]:
     """Ω, A, C of X[…, n, d], without weights and without scale."""
     import tensorflow as tf
@@ -183,5 +193,6 @@ FUNCTIONS: Final = {
         multi_head_attention,
         attention_linear_layers,
         embedding,
+        cross_attention,
     )
 }

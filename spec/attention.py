@@ -54,6 +54,20 @@ A[n, n] = softmax(Ω / sqrt(c), axis=1)
 C[n, c] = A @ V
 """
 
+CROSS = """
+X[n, d]
+Z[m, e]
+Wq[d, c]
+Wk[e, c]
+Wv[e, c]
+Q[n, c] = X @ Wq
+K[m, c] = Z @ Wk
+V[m, c] = Z @ Wv
+Ω[n, m] = Q @ K.T
+A[n, m] = softmax(Ω / sqrt(c), axis=1)
+C[n, c] = A @ V
+"""
+
 EMBEDDING = """
 E[t, d]
 P[p, d]
@@ -188,6 +202,16 @@ PROFILES: Final = (
         returns="X",
         shared="E, P",
         short="embed",
+    ),
+    Profile(
+        "cross_attention",
+        "queries of one sequence attend to another, with trainable weights",
+        CROSS,
+        takes="X, Z, Wq, Wk, Wv",
+        returns="Q, K, V, A, C",
+        reports="Ω",
+        shared="Wq, Wk, Wv",
+        short="cross",
     ),
 )
 """The suite's own profiles, in the order in which they are listed."""
