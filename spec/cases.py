@@ -8,25 +8,13 @@ before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
-
-from qkvac.spec import (
-    causal_cases,
-    derived_cases,
-    exact_cases,
-    generic_cases,
-    gradient_cases,
-    head_cases,
-    multi_head_cases,
-    profile_cases,
-)
+from qkvac.spec import derived_cases, derived_gradients
 from qkvac.spec.case import Case
-from qkvac.spec.equations import SpecError
 from qkvac.spec.registry import known_profiles, remembered
+from qkvac.spec.special_cases import special_cases, special_gradients
+from qkvac.spec.syntax import SpecError
 
-__all__ = ["Case", "cases"]
+__all__ = ["Case", "cases", "find", "known_ids", "profiles_with_cases"]
 
 
 @remembered
@@ -35,34 +23,32 @@ def cases(profile: str = "attention") -> tuple[Case, ...]:
     declared = known_profiles().get(profile)
     if declared is None:
         raise SpecError(f"unknown profile {profile!r}; choose from {', '.join(known_profiles())}")
-    if declared.base in gradient_cases.MADE:
-        return tuple(gradient_cases.all_cases(declared.base, cases(declared.base)))
-    if profile in _OF_PROFILE:
-        return tuple(_OF_PROFILE[profile]())
-    return derived_cases.all_cases(declared)
+    if declared.of is not None:
+        sent = special_gradients(declared.base)
+        if sent is not None:
+            return tuple(sent(cases(declared.base)))
+        return derived_gradients.all_cases(declared.of)
+    made = special_cases(profile)
+    return tuple(made()) if made is not None else derived_cases.all_cases(declared)
 
 
-def _attention() -> tuple[Case, ...]:
-    return (
-        *generic_cases.plain(),
-        *generic_cases.stressed(),
-        *exact_cases.sums(),
-        *exact_cases.lookups(),
-        *exact_cases.layouts(),
-        *generic_cases.further(),
-        *exact_cases.further(),
-        *profile_cases.batches(),
-    )
+@remembered
+def profiles_with_cases() -> tuple[str, ...]:
+    """Profiles that have cases."""
+    return tuple(name for name in known_profiles() if cases(name))
 
 
-_OF_PROFILE: Final[Mapping[str, Callable[[], Sequence[Case]]]] = MappingProxyType(
-    {
-        "attention": _attention,
-        "dot_product_attention": profile_cases.no_weights,
-        "causal_attention": causal_cases.all_cases,
-        "scaled_dot_product_attention": head_cases.all_cases,
-        "multi_head_attention": multi_head_cases.all_cases,
-        "attention_linear_layers": profile_cases.linear,
-        "embedding": profile_cases.embedding,
-    }
-)
+@remembered
+def known_ids() -> tuple[str, ...]:
+    """The ids of all cases, but for further draws."""
+    return tuple(_by_id())
+
+
+def find(id: str) -> Case | None:
+    """The case of an id; None for an unknown one, or that of a further draw."""
+    return _by_id().get(id)
+
+
+@remembered
+def _by_id() -> dict[str, Case]:
+    return {case.id: case for name in known_profiles() for case in cases(name)}

@@ -9,10 +9,12 @@ from qkvac.spec import profile_families as made
 from qkvac.spec.case import ALL, BOOK, EQUAL, LINEAR, LONG, MAIN, ONE, SUMS, TALL, TILE, WIDE, Case
 from qkvac.spec.generic_cases import HOT, TINY
 from qkvac.spec.profile_cases import COLLIDES, UNROUNDED, profile_case, with_samples
+from qkvac.spec.special_cases import cases_of
 
 _case = partial(profile_case, "causal_attention")
 
 
+@cases_of("causal_attention")
 def all_cases() -> list[Case]:
     """All cases of the profile, in a fixed order."""
     return [*plain(), *stressed(), *exact(), *batches(), *further()]

@@ -240,18 +240,21 @@ def readings(
     last reading starts from the inputs, and is that clause.
     """
     own = {tensor.name for tensor in program.inputs}
+    leading = {e.target.name for e in program.restricted(frozenset(), name).equations}
     replaceable = [
         equation.target.name
         for equation in program.equations
-        if equation.target.name in reported and not own.issuperset(_tensors(program, equation))
+        if equation.target.name in leading.intersection(reported)
+        if not own.issuperset(_tensors(program, equation))
     ]
     seen = set[tuple[str, ...]]()
     for count in range(len(replaceable) + 1):
         for replaced in combinations(replaceable, count):
             part = program.restricted(frozenset(reported) - set(replaced), name)
             given = tuple(tensor.name for tensor in part.inputs if tensor.name not in own)
-            # Without anything reported in the direct reading there is nothing to replace.
-            if given not in seen and (given or seen):
+            if not given and not seen:
+                return  # Nothing is reported in the direct reading, so there is none to replace.
+            if given not in seen:
                 seen.add(given)
                 yield given, part
 

@@ -7,7 +7,7 @@ get small shapes and cool scores, because the bounds of a gradient grow with bot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -22,6 +22,7 @@ from qkvac.spec.gradient_families import Arrays
 from qkvac.spec.head_case import EVEN, Heads, head_case
 from qkvac.spec.profile_cases import profile_case
 from qkvac.spec.registry import forward_profiles, gradient_profiles
+from qkvac.spec.special_cases import gradients_of
 
 Cotangent = Callable[[Frame, tuple[int, ...]], Floats]
 Forward = Sequence[Case]
@@ -44,11 +45,6 @@ WHY: Final = {
     "faint": "a cotangent below 1e-30: gradients that are taken for nothing",
     "zero": "no gradient comes in, so none goes on: nothing may be made up or kept",
 }
-
-
-def all_cases(profile: str, forward: Forward) -> list[Case]:
-    """The gradient cases of a profile, from its own cases."""
-    return MADE[profile](forward)
 
 
 def gradient_case(of: Case, cotangent: str = "", why: str = "", **fields: Any) -> Case:
@@ -126,7 +122,7 @@ def _exact(base: Case, why: str = EXACT, compiled: bool = False) -> Case:
     return gradient_case(base, "few", why, exact=exact, compiled=compiled)
 
 
-def _laid_out(of: Case) -> list[Case]:
+def laid_out(of: Case) -> list[Case]:
     """The cotangent in other layouts; equal rows can share one row of memory."""
     last = f"d{forward_profiles()[of.profile].last}"
     plain = [
@@ -141,6 +137,7 @@ def _laid_out(of: Case) -> list[Case]:
     ]
 
 
+@gradients_of("attention")
 def attention(forward: Forward) -> list[Case]:
     """Gradients of `attention`."""
     case = partial(profile_case, "attention")
@@ -177,10 +174,11 @@ def attention(forward: Forward) -> list[Case]:
         gradient_case(case("fresh", (5, 6, 3), made.fresh, FRESH), why=FRESH),
         gradient_case(case("fresh", MAIN, made.fresh, FRESH), "mean", dtypes=WIDE),
         _exact(case("balanced", (4, 6, 16), made.balanced, EXACT), compiled=True),
-        *_laid_out(small),
+        *laid_out(small),
     ]
 
 
+@gradients_of("dot_product_attention")
 def dot_product_attention(forward: Forward) -> list[Case]:
     """Gradients of `dot_product_attention`: one input, on three paths."""
     case = partial(profile_case, "dot_product_attention")
@@ -201,6 +199,7 @@ def dot_product_attention(forward: Forward) -> list[Case]:
     ]
 
 
+@gradients_of("causal_attention")
 def causal_attention(forward: Forward) -> list[Case]:
     """Gradients of `causal_attention`: nothing flows back into what was not seen."""
     case = partial(profile_case, "causal_attention")
@@ -228,6 +227,7 @@ def causal_attention(forward: Forward) -> list[Case]:
     ]
 
 
+@gradients_of("attention_linear_layers")
 def attention_linear_layers(forward: Forward) -> list[Case]:
     """Gradients of `attention_linear_layers`: in the layout of the weights, biases too."""
     case = partial(profile_case, "attention_linear_layers")
@@ -263,6 +263,7 @@ def attention_linear_layers(forward: Forward) -> list[Case]:
     ]
 
 
+@gradients_of("multi_head_attention")
 def multi_head_attention(forward: Forward) -> list[Case]:
     """Gradients of `multi_head_attention`: through the merge, each head by itself."""
     case = partial(profile_case, "multi_head_attention")
@@ -290,6 +291,7 @@ def multi_head_attention(forward: Forward) -> list[Case]:
     ]
 
 
+@gradients_of("scaled_dot_product_attention")
 def scaled_dot_product_attention(forward: Forward) -> list[Case]:
     """Gradients of `scaled_dot_product_attention`, of an additive mask too."""
     main, even = "2x6x3x5x9x7x4", Heads((2,), 4, 2, 2, 4, 16, 3)
@@ -334,10 +336,11 @@ def scaled_dot_product_attention(forward: Forward) -> list[Case]:
             ],
         ),
         _exact(head_case("balanced", even, made.balanced_queries, EXACT)),
-        *(case for case in _laid_out(plain) if case.layouts["dC"] in ("F", "stride0")),
+        *(case for case in laid_out(plain) if case.layouts["dC"] in ("F", "stride0")),
     ]
 
 
+@gradients_of("embedding")
 def embedding(forward: Forward) -> list[Case]:
     """Gradients of `embedding`: a token's row gets the sum over all places where it stands."""
     return [
@@ -355,14 +358,3 @@ def embedding(forward: Forward) -> list[Case]:
         ),
         *(_exact(case) for case in forward if case.family == "whole"),
     ]
-
-
-MADE: Final[Mapping[str, Callable[[Forward], list[Case]]]] = {
-    "attention": attention,
-    "dot_product_attention": dot_product_attention,
-    "causal_attention": causal_attention,
-    "scaled_dot_product_attention": scaled_dot_product_attention,
-    "multi_head_attention": multi_head_attention,
-    "attention_linear_layers": attention_linear_layers,
-    "embedding": embedding,
-}

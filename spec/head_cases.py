@@ -26,11 +26,13 @@ from qkvac.spec.head_case import (
 )
 from qkvac.spec.head_families import lookup, normal
 from qkvac.spec.mask_families import with_garbage
+from qkvac.spec.special_cases import cases_of
 
 WEIGHTS = ("Ω", "A")
 ALL = (*WEIGHTS, "C")
 
 
+@cases_of("scaled_dot_product_attention")
 def all_cases() -> list[Case]:
     """All cases of the profile, in a fixed order."""
     return [

@@ -15,6 +15,7 @@ from qkvac.spec import multi_head_families as made
 from qkvac.spec.case import ALL, LINEAR, SUMS, WIDE, Case
 from qkvac.spec.generic_cases import HOT
 from qkvac.spec.profile_cases import UNROUNDED, profile_case, with_samples
+from qkvac.spec.special_cases import cases_of
 
 MAIN: Final = (33, 30, 21, 10, 3)
 EQUAL: Final = (16, 16, 16, 16, 4)
@@ -27,6 +28,7 @@ _case = partial(profile_case, "multi_head_attention")
 _plain, _causal = partial(_case, variant="plain"), partial(_case, variant="causal")
 
 
+@cases_of("multi_head_attention")
 def all_cases() -> list[Case]:
     """All cases of the profile, in a fixed order."""
     return [*plain(), *stressed(), *exact(), *batches(), *further()]

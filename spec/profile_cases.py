@@ -19,6 +19,7 @@ from qkvac.spec import families
 from qkvac.spec import profile_families as made
 from qkvac.spec.case import ALL, BOOK, EQUAL, LINEAR, MAIN, ONE, SUMS, TILE, WIDE, Case, Recipe
 from qkvac.spec.registry import forward_profiles
+from qkvac.spec.special_cases import cases_of
 
 Sizes = tuple[int, ...]
 
@@ -122,6 +123,7 @@ def batches() -> list[Case]:
     ]
 
 
+@cases_of("dot_product_attention")
 def no_weights() -> list[Case]:
     """The cases of `dot_product_attention`."""
     case = partial(profile_case, "dot_product_attention")
@@ -195,6 +197,7 @@ def no_weights() -> list[Case]:
     ]
 
 
+@cases_of("attention_linear_layers")
 def linear() -> list[Case]:
     """The cases of `attention_linear_layers`."""
     case = partial(profile_case, "attention_linear_layers")
@@ -278,6 +281,7 @@ VOCABULARY: Final = (7, 5, 11, 16)
 """Sizes n, d, t and p, all different; the positions would do for two samples in a row."""
 
 
+@cases_of("embedding")
 def embedding() -> list[Case]:
     """The cases of `embedding`."""
     case = partial(profile_case, "embedding")

@@ -12,7 +12,8 @@ from qkvac.cells import FOLDER, Subject
 from qkvac.declaration import DTYPES, DeclarationError, load, parse
 from qkvac.plan import Job, plan
 from qkvac.roster import Entry, Roster
-from qkvac.selection import Selection, profiles_with_cases
+from qkvac.selection import Selection
+from qkvac.spec.cases import profiles_with_cases
 from qkvac.usage import UsageError
 from qkvac.vectors import EXPECTED, MANIFEST, Vector, expected, file_name, vectors, write
 

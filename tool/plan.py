@@ -12,8 +12,8 @@ from qkvac import checks
 from qkvac.cells import Cell, Status
 from qkvac.declaration import DTYPES
 from qkvac.roster import Entry, Roster
-from qkvac.selection import Selection, profiles_with_cases
-from qkvac.spec.cases import Case
+from qkvac.selection import Selection
+from qkvac.spec.cases import Case, profiles_with_cases
 from qkvac.spec.registry import known_profiles
 from qkvac.usage import UsageError
 

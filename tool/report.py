@@ -13,9 +13,10 @@ from qkvac.deviations import Deviation
 from qkvac.failures import explain
 from qkvac.identity import Identity, identities
 from qkvac.roster import Roster
-from qkvac.selection import Selection, profiles_with_cases
+from qkvac.selection import Selection
 from qkvac.shards import Shard
 from qkvac.spec.attention import Arithmetic
+from qkvac.spec.cases import profiles_with_cases
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.registry import known_profiles
 

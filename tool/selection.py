@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,8 +13,8 @@ from typing import Final
 from qkvac import breadth
 from qkvac.declaration import DTYPES
 from qkvac.draw import Draw, draw_of
-from qkvac.spec.cases import Case, cases
-from qkvac.spec.registry import known_profiles, remembered
+from qkvac.spec.cases import Case, cases, find, known_ids, profiles_with_cases
+from qkvac.spec.registry import remembered
 from qkvac.usage import UsageError, unknown
 
 TIERS: Final = ("default", "full")
@@ -24,12 +24,6 @@ DRAWS: Final = 1000
 
 COMPILE_ALLOWANCE: Final = 4.0
 """The first call of a compiled mode in a shape and dtype may take this many timeouts."""
-
-
-@remembered
-def profiles_with_cases() -> tuple[str, ...]:
-    """Profiles that have cases."""
-    return tuple(name for name in known_profiles() if cases(name))
 
 
 @dataclass(frozen=True)
@@ -111,21 +105,16 @@ def _drawn(profile: str, seeds: int, entropy: str) -> tuple[Case, ...]:
     )
 
 
-@remembered
 def find_case(id: str) -> Case:
     """The case of an id, that of a further draw included; raises UsageError for an unknown one."""
-    known = _known_cases()
-    if id in known:
-        return known[id]
-    base, draw = draw_of(id)
-    if draw is not None and 0 < draw.number <= DRAWS and base in known and known[base].random:
-        return known[base].drawn(str(draw))
-    raise unknown("case", id, known, "qkvac cases")
-
-
-@remembered
-def _known_cases() -> Mapping[str, Case]:
-    return {case.id: case for name in profiles_with_cases() for case in cases(name)}
+    found = find(id)
+    if found is None:
+        base, draw = draw_of(id)
+        found = find(base)
+        if found is None or draw is None or not 0 < draw.number <= DRAWS or not found.random:
+            raise unknown("case", id, known_ids(), "qkvac cases")
+        found = found.drawn(str(draw))
+    return found
 
 
 @dataclass(frozen=True)

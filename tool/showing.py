@@ -13,10 +13,10 @@ from qkvac.declaration import DTYPES
 from qkvac.ledger import ledger
 from qkvac.ports import known_functions
 from qkvac.registry import Backend, backends
-from qkvac.selection import Selection, find_case, profiles_with_cases
+from qkvac.selection import Selection, find_case
 from qkvac.spec import text
 from qkvac.spec.attention import CONVENTIONS, SPEC_VERSION, Arithmetic
-from qkvac.spec.cases import Case, cases
+from qkvac.spec.cases import Case, cases, profiles_with_cases
 from qkvac.spec.profile import Profile
 from qkvac.spec.registry import known_profiles, usual_profile
 from qkvac.spec.verdict import Question

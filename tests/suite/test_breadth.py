@@ -11,8 +11,8 @@ from qkvac import breadth
 from qkvac.declaration import DTYPES, DeclarationError, parse
 from qkvac.registry import backends
 from qkvac.roster import Entry, survey
-from qkvac.selection import Options, Selection, profiles_with_cases
-from qkvac.spec.cases import Case, cases
+from qkvac.selection import Options, Selection
+from qkvac.spec.cases import Case, cases, profiles_with_cases
 
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
 """Operation by operation these run more; of libraries some modes compile unasked."""

@@ -19,9 +19,8 @@ import pytest
 
 import qkvac
 from qkvac.cli import main
-from qkvac.selection import profiles_with_cases
 from qkvac.spec.attention import CONVENTIONS
-from qkvac.spec.cases import cases
+from qkvac.spec.cases import cases, profiles_with_cases
 from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 

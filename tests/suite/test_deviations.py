@@ -19,8 +19,8 @@ from qkvac.environment import NAMED_LATER, processor
 from qkvac.packages import OWN
 from qkvac.registry import backend
 from qkvac.roster import Entry, survey
-from qkvac.selection import Options, Selection, profiles_with_cases
-from qkvac.spec.cases import cases
+from qkvac.selection import Options, Selection
+from qkvac.spec.cases import cases, profiles_with_cases
 from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite.engine_ports import SMALL, run, write
 from qkvac.usage import UsageError

@@ -14,8 +14,7 @@ from qkvac.cells import Subject
 from qkvac.deviations import Deviation, Deviations
 from qkvac.packages import OWN
 from qkvac.registry import backend
-from qkvac.selection import profiles_with_cases
-from qkvac.spec.cases import cases
+from qkvac.spec.cases import cases, profiles_with_cases
 from qkvac.spec.registry import known_profiles
 
 FINDINGS = Path(__file__).parents[2] / "docs" / "findings.md"

@@ -16,7 +16,7 @@ from qkvac.spec.attention import Arithmetic
 from qkvac.spec.case import Case
 from qkvac.spec.cases import cases
 from qkvac.spec.formats import DTYPES
-from qkvac.spec.gradient_cases import COTANGENTS, all_cases
+from qkvac.spec.gradient_cases import COTANGENTS
 from qkvac.spec.registry import forward_profiles, gradient_profiles
 from qkvac.spec.syntax import Expr, Number, Op, Program, Ref
 from qkvac.spec.verdict import Question, Verdict, judge
@@ -28,7 +28,7 @@ LIMIT = 34
 
 @cache
 def gradient_cases(base: str) -> tuple[Case, ...]:
-    return tuple(all_cases(base, cases(base)))
+    return cases(f"{base}_gradients")
 
 
 def everything() -> Iterator[tuple[Case, str]]:

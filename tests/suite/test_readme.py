@@ -9,8 +9,7 @@ import pytest
 
 from qkvac import breadth
 from qkvac.declaration import DTYPES
-from qkvac.selection import profiles_with_cases
-from qkvac.spec.cases import cases
+from qkvac.spec.cases import cases, profiles_with_cases
 from qkvac.spec.clauses import CLAUSES
 from qkvac.spec.faults import FAULTS
 from qkvac.spec.registry import known_profiles

@@ -14,7 +14,8 @@ from qkvac.cells import CHECKS, Result, Status
 from qkvac.engine import Engine
 from qkvac.exporting import jobs
 from qkvac.relations import IN_ADVANCE, further
-from qkvac.selection import Options, Selection, find_case, profiles_with_cases
+from qkvac.selection import Options, Selection, find_case
+from qkvac.spec.cases import profiles_with_cases
 from qkvac.spec.registry import forward_profiles, known_profiles
 from qkvac.tests.suite.profile_ports import write
 

@@ -11,8 +11,8 @@ from qkvac.api import check
 from qkvac.cli import main
 from qkvac.declaration import load, parse
 from qkvac.ports import load as load_port
-from qkvac.selection import profiles_with_cases
 from qkvac.skeletons import SIGNATURES
+from qkvac.spec.cases import profiles_with_cases
 from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, run, statuses
 

@@ -14,7 +14,7 @@ from qkvac.failures import command, explain, groups
 from qkvac.identity import Identity, identities
 from qkvac.report import NOT_PROVED, Report
 from qkvac.roster import Entry, Roster
-from qkvac.selection import profiles_with_cases
+from qkvac.spec.cases import profiles_with_cases
 from qkvac.spec.registry import gradient_profiles, known_profiles
 from qkvac.summary import plain, show
 from qkvac.terminal import Terminal

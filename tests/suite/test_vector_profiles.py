@@ -15,8 +15,8 @@ from qkvac.cells import Result, Status
 from qkvac.engine import Engine
 from qkvac.exporting import export, exported
 from qkvac.ports import known_functions
-from qkvac.selection import Options, Selection, profiles_with_cases
-from qkvac.spec.cases import cases
+from qkvac.selection import Options, Selection
+from qkvac.spec.cases import cases, profiles_with_cases
 from qkvac.tensors import decode, encode
 from qkvac.tests.suite.profile_ports import EVERYTHING, GRADIENTS, write
 from qkvac.vectors import read_manifest
