@@ -89,13 +89,12 @@ class Anatomy:
 
     @cached_property
     def projections(self) -> tuple[tuple[str, str, bool], ...]:
-        """Inputs times weights: names of both, and whether the weights are stored turned."""
+        """Tensors times weights: names of both, and whether the weights are stored turned."""
         shared, found = {tensor.name for tensor in self.weights}, []
-        inputs = {tensor.name for tensor in self.real} - shared
         for node in self.nodes:
             if node.name == "matmul" and isinstance(node.args[0], Ref):
                 (weight, turned), name = _turned(node.args[1]), node.args[0].name
-                if name in inputs and isinstance(weight, Ref) and weight.name in shared:
+                if isinstance(weight, Ref) and weight.name in shared:
                     found.append((name, weight.name, turned))
         return tuple(dict.fromkeys(found))
 

@@ -25,6 +25,7 @@ from qkvac.spec.derived_families import Family
 from qkvac.spec.families import Frame, Inputs
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.profile import PLAIN, Flag, Parameter, Profile, Size
+from qkvac.spec.shapes import axis_text
 from qkvac.spec.steering import UnreachableError
 
 Row = tuple[int, ...]
@@ -76,9 +77,15 @@ def attributes(profile: Profile, variant: str, sizes: Mapping[str, int]) -> dict
     return found
 
 
-def drawn(f: Frame, family: Family, anatomy: Anatomy) -> Inputs:
+@dataclass(frozen=True)
+class Drawn:
     """The recipe of a case: a family for one variant of a profile."""
-    return family(f, anatomy)
+
+    family: Family
+    anatomy: Anatomy
+
+    def __call__(self, frame: Frame) -> Inputs:
+        return self.family(frame, self.anatomy)
 
 
 @dataclass(frozen=True)
@@ -158,10 +165,11 @@ class Maker:
             return
         yield from case("empty-row", main, made.empty_rows, "queries that see no key")
         yield from case("open", main, made.open_mask, "a mask that keeps all, and moves nothing")
-        rank = max(tensor.rank for tensor in masks)
+        axes = max((tensor.axes for tensor in masks), key=len)
         for kept in ((-1,), (-2,), (-2, -1), (-3, -1)):
-            if rank >= -kept[0]:
-                names = "x".join("1" if p not in kept else str(-p) for p in range(kept[0], 0))
+            if len(axes) >= -kept[0]:
+                places = range(kept[0], 0)
+                names = "x".join(axis_text(axes[p]) if p in kept else "1" for p in places)
                 shape = partial(made.broadcast_mask, kept=kept)
                 yield from case(f"mask-{names}", main, shape, "a mask of fewer axes, or of size 1")
 
@@ -293,7 +301,7 @@ class Maker:
             family,
             sizes,
             why,
-            partial(drawn, family=of, anatomy=self.anatomy),
+            Drawn(of, self.anatomy),
             f"{profile.name}/{family}/{shape}",
             variant=own,
             batch=lead,

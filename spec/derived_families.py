@@ -187,10 +187,11 @@ def ranged(f: Frame, a: Anatomy) -> Inputs:
 def cancelling(f: Frame, a: Anatomy) -> Inputs:
     """Sums of products whose large terms cancel in pairs and leave small ones."""
     inputs = plain(f, a)
-    for token, weight, turned in a.projections:
+    found = [projection for projection in a.projections if projection[0] in inputs]
+    for token, weight, turned in found:
         rows = inputs[weight] if turned else np.swapaxes(inputs[weight], -1, -2)
         _in_pairs(inputs[token], rows)
-    if not a.projections:
+    if not found:
         for scores in a.scores:
             names = [getattr(node, "name", "") for node in (scores.query, scores.key)]
             if names[0] != names[1] and inputs.keys() >= set(names):
@@ -221,7 +222,7 @@ def subnormal(f: Frame, a: Anatomy) -> Inputs:
 def moved(f: Frame, a: Anatomy, by: float, rows: bool = False) -> Inputs:
     """Plain data, all scores moved by about `by` after scaling; with `rows`, by each row's own."""
     inputs = plain(f, a)
-    steering = Steering(a, f, inputs)
+    steering = Steering(a, f, inputs, alone=True)
     for scores in a.scores:
         last = [steering.width(scores.query) - 1]
         raw = abs(by) * steering.width(scores.query) ** 0.5
@@ -248,7 +249,7 @@ def whole(f: Frame, a: Anatomy) -> Inputs:
         if tensor.name in shared and len(shape) >= 2:
             return _sparse(f, tensor.name, shape, a.factors[tensor.name])
         if tensor.name in a.multipliers:
-            return np.ldexp(1.0, f.integers(tensor.name, shape, -1, 1).astype(np.int32))
+            return np.ldexp(1.0, draws.signs(f"{f.seed}/{tensor.name}", shape).astype(np.int32))
         return f.integers(tensor.name, shape, -1, 1)
 
     return drawn(f, a, real)
@@ -330,7 +331,7 @@ def balanced(f: Frame, a: Anatomy) -> Inputs:
     """Scores that are alike for all keys of a query, although queries and keys differ.
 
     Queries are [a, 0] and keys [constant, b]: the weights are equal, but b moves the scores to
-    first order, so that no gradient need be 0.
+    first order, so that few gradients are 0.
     """
     inputs = whole(f, a)
     steering = Steering(a, f, inputs)
@@ -338,5 +339,6 @@ def balanced(f: Frame, a: Anatomy) -> Inputs:
         width = steering.width(scores.query)
         half = (width + 1) // 2
         steering.put(scores.key, range(half), ONES)
-        steering.zero(scores.query, range(half, width))
+        # Through weights of tokens that are 0 a gradient goes on.
+        steering.put(scores.query, range(half, width), 0 * ONES)
     return inputs

@@ -68,7 +68,8 @@ def further(maker: Maker) -> Iterator[Case]:
         for batch, family in (((3,), made.heated), ((2, 3), made.plain)):
             yield from sent("batch", lengths, family, batch=batch)
     for case in maker.case("normal", small, made.plain, "", dtypes=WIDE):
-        yield from laid_out(case)
+        for sent in laid_out(case):
+            yield replace(sent, family=sent.id.split("/")[1])
 
 
 def _sent(

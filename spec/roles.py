@@ -133,7 +133,8 @@ class _Search:
         axes = {"keys": self.keys, "queries": self.keys - 1, "heads": self.keys - 2}
         axes = {name: axis for name, axis in axes.items() if axis >= 0}
         names = (self.scores, self.weights.target.name, context, output)
-        return Roles(*names, projections, axes, self.keys + 1, bound)
+        rank = self.weights.target.rank
+        return Roles(*names, projections, axes, rank, bound)
 
     def masks(self) -> dict[str, Expr]:
         """The mask, its parts, and what an additive one adds to the scores."""

@@ -317,7 +317,7 @@ def mismatch(tensor: Tensor, expected: tuple[int, ...], got: tuple[int, ...]) ->
         return None
     if len(expected) != len(got):
         return f"{tensor.name} has {len(got)} axes {got}, expected {len(expected)} {expected}"
-    names = [""] * (len(expected) - tensor.rank) + [_axis_text(axis) for axis in tensor.axes]
+    names = [""] * (len(expected) - tensor.rank) + [axis_text(axis) for axis in tensor.axes]
     wrong = [
         f"axis {i} ({name or 'batch'}) is {g}, expected {e}"
         for i, (name, e, g) in enumerate(zip(names, expected, got, strict=True))
@@ -328,11 +328,12 @@ def mismatch(tensor: Tensor, expected: tuple[int, ...], got: tuple[int, ...]) ->
 
 def declaration(tensor: Tensor) -> str:
     """The declaration as it stands in the text, `X[n, d]`."""
-    return f"{tensor.name}[{', '.join(_axis_text(axis) for axis in tensor.axes)}]"
+    return f"{tensor.name}[{', '.join(axis_text(axis) for axis in tensor.axes)}]"
 
 
-def _axis_text(axis: Expr) -> str:
+def axis_text(axis: Expr) -> str:
+    """An axis in a word, `c/h`."""
     if isinstance(axis, Op):
-        left, right = (_axis_text(argument) for argument in axis.args)
+        left, right = (axis_text(argument) for argument in axis.args)
         return f"{left}{'·' if axis.name == 'multiply' else '/'}{right}"
     return axis.name if isinstance(axis, Ref) else str(axis.value)

@@ -33,6 +33,8 @@ class Steering:
     anatomy: Anatomy
     frame: Frame
     inputs: Inputs
+    alone: bool = False
+    """Whether nothing else reads columns that have a task."""
     taken: dict[str, set[int]] = field(default_factory=dict)
     """Columns of inputs and of steps on the way that have a task."""
 
@@ -74,9 +76,9 @@ class Steering:
             left, right = node.args
             weight = self._matrix(right)
             free = np.asarray(self.free(left, values.shape[-1]), dtype=int)
+            self._put(left, free, np.arange(free.size), values, 1.0)
             weight[..., :, columns] = 0
             weight[..., free[picks], columns] = gain
-            self._put(left, free, np.arange(free.size), values, 1.0)
         else:
             raise UnreachableError(f"columns of {node} cannot be chosen")
 
@@ -131,6 +133,11 @@ class Steering:
         if used.intersection(columns):
             raise UnreachableError(f"columns of {name} have two tasks")
         used.update(columns)
+        if self.alone:
+            for read, weight, turned in self.anatomy.projections:
+                rows = (columns, slice(None)) if not turned else (slice(None), columns)
+                if read == name:
+                    self.inputs[weight][(..., *rows)] = 0
 
 
 ONES: Final = np.ones((1, 1))

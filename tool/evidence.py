@@ -93,6 +93,8 @@ class Evidence:
             for result in results
             if result.status == Status.FAILED and _about_values(result)
         )
+        if not failing and 0 in (*job.case.sizes.values(), *job.case.batch):
+            return  # Next to nothing is said by it, and 1/√m of m = 0 has no value.
         model = job.entry.arithmetic(job.dtype)
         chosen = of_values(job.entry.declaration.conventions)
         sample = Sample(job.case, job.dtype, model, outputs, failing, chosen)
