@@ -6,7 +6,7 @@ from typing import Final
 
 SOFTMAX: Final = '''\
 def softmax(x, axis, where=True):
-    """Weights along an axis; keys that `where` drops get none, a row without keys is all 0."""
+    """Weights along an axis; dropped keys get none, a row without keys is all 0."""
     kept = np.broadcast_to(where, x.shape)
     top = x.max(axis=axis, keepdims=True, initial=-np.inf, where=kept)
     powers = np.exp(np.where(kept, x - np.where(np.isfinite(top), top, 0), -np.inf))
@@ -38,7 +38,7 @@ def merge(x):
 REPEAT: Final = '''\
 def repeat(x, h):
     """Key/value heads, each for the consecutive query heads that share it."""
-    return np.repeat(x, h // x.shape[-3], axis=-3)
+    return np.repeat(x, h // max(x.shape[-3], 1), axis=-3)
 '''
 
 SUM_TO: Final = '''\
@@ -54,7 +54,7 @@ def sum_to(x, like):
 
 SCATTER_ADD: Final = '''\
 def scatter_add(x, index, like):
-    """A table like `like`, in which each row is the sum of the rows of x with its index."""
+    """A table like `like`, each row the sum of the rows of x with its index."""
     table = np.zeros_like(like)
     np.add.at(table, index, x)
     return table

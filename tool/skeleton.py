@@ -9,9 +9,9 @@ from typing import Final
 
 from qkvac.declaration import FILE
 from qkvac.ledger import ledger
-from qkvac.skeletons import SIGNATURES, function
+from qkvac.skeletons import function
 from qkvac.spec.attention import CONVENTIONS
-from qkvac.spec.registry import usual_profile
+from qkvac.spec.registry import known_profiles, usual_profile
 from qkvac.usage import UsageError, unknown
 
 PORT: Final = '''\
@@ -45,7 +45,6 @@ OF_KERNELS: Final = (
     '"grouped_heads" are fewer of K than of Q, "cross_length" and "value_width" are S ≠ L and '
     'v ≠ d, "masks" and "scale" are arguments'
 )
-KERNEL: Final = "scaled_dot_product_attention"
 
 DECLARATION: Final = """\
 # What a port is that is no Python module, so that it is judged by what it claims: a command
@@ -83,10 +82,16 @@ def port(name: str, profiles: tuple[str, ...]) -> str:
     """A Python port with a function for each of some profiles."""
     head = PORT.format(
         name=json.dumps(name, ensure_ascii=False),
-        supports=_supports(any(name.startswith(KERNEL) for name in profiles)),
+        supports=_supports(any(map(_takes_more, profiles))),
         conventions=_conventions({word for profile in profiles for word in ledger(profile)}),
     )
     return "\n\n".join([head, *map(function, profiles)])
+
+
+def _takes_more(name: str) -> bool:
+    """Whether a function takes what kernels take: masks, a scale, axes that differ."""
+    profile = known_profiles()[name]
+    return bool(profile.masks or profile.optional_numbers or profile.unequal)
 
 
 def _supports(kernel: bool) -> str:
@@ -118,8 +123,8 @@ def write(path: Path, profiles: tuple[str, ...] = ()) -> str:
     for an unknown one, or where it cannot be written; what is there already stays as it is.
     """
     for name in profiles:
-        if name not in SIGNATURES:
-            raise unknown("profile", name, SIGNATURES)
+        if name not in known_profiles():
+            raise unknown("profile", name, known_profiles())
     profiles = tuple(dict.fromkeys(profiles)) or (usual_profile(),)
     if path.name == FILE:
         text, advice = DECLARATION, f"{path} is written; say in it what your port is"

@@ -10,7 +10,8 @@ import textwrap
 from pathlib import Path
 from typing import Final
 
-from qkvac.gradient_skeletons import BODIES, SIGNATURES
+from qkvac.spec.numpy_functions import body, signature
+from qkvac.spec.registry import gradient_profiles
 
 EVERYTHING: Final = '''
 import numpy as np
@@ -101,7 +102,8 @@ def multi_head_attention(X, Wq, Wk, Wv, Wo, *, heads, causal=False):
 '''
 
 GRADIENTS: Final = "\n\n".join(
-    f"def {name}({SIGNATURES[name]}):\n{textwrap.indent(BODIES[name], '    ')}" for name in BODIES
+    f"def {name}({signature(profile)}):\n{textwrap.indent(body(profile), '    ')}"
+    for name, profile in gradient_profiles().items()
 )
 """The functions of gradients, for whoever has NumPy as np."""
 

@@ -33,7 +33,7 @@ STEP = 2.0**-100
 
 SIZES = {
     **{"n": 5, "d": 6, "c": 4, "h": 4, "g": 2, "o": 3, "L": 4, "S": 5, "v": 2},
-    **{"t": 7, "p": 6, "scale": Scalar.of(0.375)},
+    **{"t": 7, "p": 6, "m": 3, "e": 2, "scale": Scalar.of(0.375)},
 }
 VARIANTS = [
     (profile.name, name) for profile in forward_profiles().values() for name in profile.texts

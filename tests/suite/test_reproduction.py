@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from qkvac.samples import Sample
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import Case, cases
 from qkvac.spec.faulty import compute
-from qkvac.spec.registry import forward_profiles
+from qkvac.spec.registry import forward_profiles, gradient_profiles, known_profiles
+from qkvac.tests.suite.own_variants import FUNCTIONS, declared
 from qkvac.tests.suite.shelf import PORTS
 
 CASES = {case.id.partition("/")[2]: case for case in cases("attention")}
@@ -84,7 +86,7 @@ def test_a_result_alone_is_reproduced_from_the_inputs() -> None:
     assert snippet(sample, "C", worst) is None
     code = snippet(sample, "C", worst, whole=True)
     assert code is not None
-    assert "X @ Wv" in code
+    assert "X2 @ Wv" in code
 
 
 def some(name: str) -> list[Case]:
@@ -102,13 +104,25 @@ def some(name: str) -> list[Case]:
 
 
 def _length(case: Case) -> int:
-    return max(case.sizes.get(axis, 0) for axis in ("n", "L", "S"))
+    return max(case.sizes.values())
 
 
-@pytest.mark.parametrize("profile", forward_profiles())
-def test_every_entry_of_every_profile_is_what_the_lines_say(profile: str) -> None:
-    """Each line is run on values that are right, and computes them again."""
-    rng, shown = np.random.default_rng(1), set[tuple[str, bool]]()
+@pytest.mark.parametrize("profile", [*forward_profiles(), *FUNCTIONS])
+def test_every_entry_of_every_profile_is_what_the_lines_say(tmp_path: Path, profile: str) -> None:
+    with declared(tmp_path):
+        assert reproduced(profile) == set(forward_profiles()[profile].quantities)
+
+
+@pytest.mark.parametrize("profile", [*gradient_profiles(), "cross_gradients"])
+def test_gradients_of_single_samples_are_reproduced_as_well(tmp_path: Path, profile: str) -> None:
+    with declared(tmp_path):
+        own = set(known_profiles()[profile].returns)
+        assert reproduced(profile) & own or profile == "embedding_gradients"
+
+
+def reproduced(profile: str) -> set[str]:
+    """Quantities of which lines are shown; each is run on values that are right."""
+    rng, shown = np.random.default_rng(1), set[str]()
     for case in some(profile):
         inputs = case.inputs("float64")
         with np.errstate(all="ignore"):
@@ -127,8 +141,8 @@ def test_every_entry_of_every_profile_is_what_the_lines_say(profile: str) -> Non
                 exec(code, scope)
                 size = np.abs(right[name]).max() + 1
                 assert abs(scope["value"] - right[name][index]) <= 1e-11 * size, code
-                shown.add((name, whole))
-    assert {name for name, _ in shown} == set(forward_profiles()[profile].quantities)
+                shown.add(name)
+    return shown
 
 
 def test_an_entry_behind_a_mask_is_told_to_be_zero() -> None:

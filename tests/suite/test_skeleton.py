@@ -11,9 +11,8 @@ from qkvac.api import check
 from qkvac.cli import main
 from qkvac.declaration import load, parse
 from qkvac.ports import load as load_port
-from qkvac.skeletons import SIGNATURES
 from qkvac.spec.cases import profiles_with_cases
-from qkvac.spec.registry import known_profiles
+from qkvac.spec.registry import choose, known_profiles
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, run, statuses
 
 
@@ -63,7 +62,7 @@ def test_a_port_passes_once_it_is_filled_in(tmp_path: Path) -> None:
     assert statuses(found, MAIN)["C"] == "passed"
 
 
-@pytest.mark.parametrize("profile", [name for name in profiles_with_cases() if name in SIGNATURES])
+@pytest.mark.parametrize("profile", profiles_with_cases())
 def test_every_function_passes_once_it_is_filled_in(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], profile: str
 ) -> None:
@@ -81,17 +80,40 @@ def test_every_function_passes_once_it_is_filled_in(
     assert not report.counts["unsupported"] - len(profiles_with_cases()) + 1
 
 
+VARIANTS = Path(__file__).parents[2] / "docs" / "examples" / "variants"
+
+
+@pytest.mark.parametrize("name", sorted(folder.name for folder in VARIANTS.iterdir()))
+def test_functions_of_ones_own_equations_pass_once_they_are_filled_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    spec = VARIANTS / name / "equations.py"
+    (profile,) = choose([spec]).sources[0].profiles
+    try:
+        path = tmp_path / "my_port.py"
+        words = ("--profile", profile.name, "--profile", profile.gradients.name)
+        status, _, err = command(capsys, "new", str(path), "--spec", str(spec), *words)
+        assert (status, err) == (0, "")
+        assert max(map(len, path.read_text(encoding="utf-8").splitlines())) <= 100
+        filled_in(path)
+        report = check(path, dtypes=["float32"], workers=1, spec=[spec])
+        assert report.exit_status == 0, str(report)
+        judged = {r.cell.quantity for r in report.results if r.ok and r.decisive}
+        assert judged >= {profile.last, *profile.gradients.returns} - {"dlam"}
+    finally:
+        choose()
+
+
 def test_a_skeleton_may_have_several_functions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "my_port.py"
-    words = [word for name in SIGNATURES for word in ("--profile", name)]
+    words = [word for name in known_profiles() for word in ("--profile", name)]
     assert command(capsys, "new", str(path), *words)[0] == 0
-    assert set(load_port(str(path)).functions) == set(SIGNATURES)
+    assert set(load_port(str(path)).functions) == set(known_profiles())
     status, _, err = command(capsys, "new", str(tmp_path / "x.py"), "--profile", "atention")
     assert status == 2
     assert "did you mean attention?" in err
-    assert SIGNATURES.keys() == set(known_profiles())
 
 
 def test_a_declaration_is_right_as_it_is_and_with_all_it_suggests(tmp_path: Path) -> None:
