@@ -245,7 +245,7 @@ def test_the_command_lists_the_catalogue() -> None:
 def test_the_command_shows_one_fault_with_its_equations() -> None:
     shown = CliRunner().invoke(cli, ["faults", "scale-1/√d"], catch_exceptions=False).output
     assert "A[n, n] = softmax(Ω / sqrt(d), axis=1)" in shown
-    assert "caught by A L in float32" in shown
+    assert "caught by A local in float32" in shown
     shown = CliRunner().invoke(cli, ["faults", "mask-inverted"], catch_exceptions=False).output
     assert "seen in lucidrains/x-transformers#160" in shown
 
