@@ -17,7 +17,7 @@ from qkvac.spec.formats import FORMATS
 from qkvac.spec.profile import Flag, Mask, Parameter, Profile, Size
 from qkvac.spec.syntax import SpecError
 
-SPEC_VERSION: Final = "1.2"
+SPEC_VERSION: Final = "1.3"
 """Changes whenever an equation, a bound, a case or a convention changes a verdict."""
 
 
