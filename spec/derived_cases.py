@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +30,8 @@ from qkvac.spec.shapes import axis_text
 from qkvac.spec.steering import UnreachableError
 
 Row = tuple[int, ...]
+
+NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 LENGTHS: Final = (9, 6, 12, 7, 10, 5)
 WIDTHS: Final = (13, 8, 11, 5, 14, 7, 10, 16)
@@ -112,11 +115,10 @@ class Maker:
         """What any variant is asked."""
         main, case = self.sizes(), self.case
         plain, equal = "plain data, no two axes alike", "all axes alike: transposed operands fit"
-        generic = {"generic": True}
-        yield from case("normal", main, made.plain, plain, compiled=True, **generic)
-        yield from case("normal", self.alike(4), made.plain, equal, **generic)
+        yield from case("normal", main, made.plain, plain, compiled=True, generic=True)
+        yield from case("normal", self.alike(4), made.plain, equal, generic=True)
         few = "small: each entry of a sum counts"
-        yield from case("normal", self.sizes(SHORT, NARROW), made.plain, few, **generic)
+        yield from case("normal", self.sizes(SHORT, NARROW), made.plain, few, generic=True)
         far = "one key has nearly all the weight"
         yield from case("hot", main, made.hot, far, dtypes=WIDE)
         yield from case("whole", main, made.whole, "small whole numbers, to the bit", exact=True)
@@ -209,11 +211,11 @@ class Maker:
         """No token, one, and more than a tile holds."""
         for name in self.anatomy.lengths:
             rest = f"no {name}: empty results or zeros, not an error"
-            yield from self.case("empty", self.sizes(**{name: 0}), made.plain, rest)
+            yield from self.case("empty", self.sizes(fixed={name: 0}), made.plain, rest)
             one = f"a single {name}"
-            yield from self.case("one", self.sizes(**{name: 1}), made.plain, one)
+            yield from self.case("one", self.sizes(fixed={name: 1}), made.plain, one)
         for name in self.anatomy.widths:
-            yield from self.case("one", self.sizes(**{name: 1}), made.plain, f"{name} of 1")
+            yield from self.case("one", self.sizes(fixed={name: 1}), made.plain, f"{name} of 1")
         tile = "lengths that leave something over in every tile"
         for lengths in TILES:
             widths = NARROW if max(lengths) > 128 else WIDTHS
@@ -239,7 +241,9 @@ class Maker:
 
     # --- sizes -------------------------------------------------------------------------------
 
-    def sizes(self, lengths: Row = LENGTHS, widths: Row = WIDTHS, **fixed: int) -> Sizes:
+    def sizes(
+        self, lengths: Row = LENGTHS, widths: Row = WIDTHS, fixed: Mapping[str, int] = NONE
+    ) -> Sizes:
         """The next size of its kind for every axis, made fit; {} where `fixed` ones do not."""
         a = self.anatomy
         length, width, heads = cycle(lengths), cycle(widths), cycle(HEADS)
@@ -247,7 +251,7 @@ class Maker:
             name: length if name in a.lengths else heads if name in a.counts else width
             for name in a.axes
         }
-        return self._fit({name: next(kind) for name, kind in kinds.items()} | fixed)
+        return self._fit({name: next(kind) for name, kind in kinds.items()} | dict(fixed))
 
     def alike(self, size: int) -> Sizes:
         """All axes of one size."""
@@ -258,7 +262,7 @@ class Maker:
         found: Sizes = {}
         for width in (16, 32):
             counts = dict.fromkeys(self.anatomy.counts, 2)
-            found = self.sizes((length,), (width,), **counts)
+            found = self.sizes((length,), (width,), counts)
             if found and set(self.anatomy.score_widths(found)) <= {16}:
                 break
         return found

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isqrt
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qkvac.spec import draws
 from qkvac.spec.anatomy import Anatomy
@@ -21,6 +22,8 @@ from qkvac.spec.families import Frame, Inputs
 from qkvac.spec.profile_families import above_tiny
 from qkvac.spec.steering import ONES, Steering
 from qkvac.spec.syntax import Expr, Tensor
+
+Array = NDArray[Any]
 
 GAIN: Final = 2.0**13
 """Of a code that fits: exact in every format, and further ahead than exponentials reach."""
@@ -54,7 +57,7 @@ def _size(axis: Expr, f: Frame) -> int:
 # --- masks -----------------------------------------------------------------------------------
 
 
-def mask(f: Frame, tensor: Tensor, shape: tuple[int, ...]) -> Floats:
+def mask(f: Frame, tensor: Tensor, shape: tuple[int, ...]) -> Array:
     """Three of four keys are kept, the first one always; an additive mask moves them besides."""
     kept = np.asarray(draws.integers(f"{f.seed}/{tensor.name}", shape, 0, 3) < 3)
     kept[..., :1] = True
@@ -314,8 +317,8 @@ def lookup(f: Frame, a: Anatomy, tied: bool = False) -> Inputs:
     return inputs
 
 
-def _code(numbers: Floats, bits: int) -> Floats:
-    return 2.0 * (numbers[:, None] >> np.arange(bits) & 1) - 1
+def _code(numbers: Array, bits: int) -> Floats:
+    return np.asarray(2.0 * (numbers[:, None] >> np.arange(bits) & 1) - 1)
 
 
 def uniform(f: Frame, a: Anatomy) -> Inputs:

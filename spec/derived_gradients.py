@@ -62,14 +62,14 @@ def further(maker: Maker) -> Iterator[Case]:
     yield from sent("normal", maker.sizes((17, 33), NARROW), made.plain)
     yield from sent("normal", maker.sizes((66, 35), NARROW), made.plain, dtypes=ONLY)
     for name in maker.anatomy.lengths:
-        yield from sent("empty", maker.sizes(**{name: 0}), made.plain)
+        yield from sent("empty", maker.sizes(fixed={name: 0}), made.plain)
     lengths = maker.sizes((6, 12))
     if maker.anatomy.tokens:
         for batch, family in (((3,), made.heated), ((2, 3), made.plain)):
             yield from sent("batch", lengths, family, batch=batch)
     for case in maker.case("normal", small, made.plain, "", dtypes=WIDE):
-        for sent in laid_out(case):
-            yield replace(sent, family=sent.id.split("/")[1])
+        for laid in laid_out(case):
+            yield replace(laid, family=laid.id.split("/")[1])
 
 
 def _sent(

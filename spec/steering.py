@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qkvac.spec.anatomy import Anatomy
 from qkvac.spec.axes import axes_of
@@ -20,6 +21,7 @@ from qkvac.spec.families import Frame, Inputs
 from qkvac.spec.syntax import Expr, Op, Ref
 
 Columns = Sequence[int]
+Ints = NDArray[np.intp]
 
 
 class UnreachableError(ValueError):
@@ -53,10 +55,11 @@ class Steering:
 
         `values` of one column are repeated. Raises UnreachableError; the inputs are then spoiled.
         """
-        picks = np.arange(len(columns)) if values.shape[-1] > 1 else np.zeros(len(columns), int)
-        self._put(node, np.asarray(columns, dtype=int), picks, values, gain)
+        count = len(columns)
+        picks = np.arange(count, dtype=np.intp) * (values.shape[-1] > 1)
+        self._put(node, np.asarray(columns, dtype=np.intp), picks, values, gain)
 
-    def _put(self, node: Expr, columns: Floats, picks: Floats, values: Floats, gain: float) -> None:
+    def _put(self, node: Expr, columns: Ints, picks: Ints, values: Floats, gain: float) -> None:
         if isinstance(node, Ref):
             if node.name in self.inputs:
                 self.claim(node.name, columns.tolist())
@@ -73,10 +76,10 @@ class Steering:
             self._put(node.args[0], columns, picks, values, gain)
             self._zero(node.args[1], columns)
         elif isinstance(node, Op) and node.name == "matmul" and isinstance(node.args[0], Ref):
-            left, right = node.args
+            left, right = node.args[0], node.args[1]
             weight = self._matrix(right)
-            free = np.asarray(self.free(left, values.shape[-1]), dtype=int)
-            self._put(left, free, np.arange(free.size), values, 1.0)
+            free = np.asarray(self.free(left, values.shape[-1]), dtype=np.intp)
+            self._put(left, free, np.arange(free.size, dtype=np.intp), values, 1.0)
             weight[..., :, columns] = 0
             weight[..., free[picks], columns] = gain
         else:
@@ -86,7 +89,7 @@ class Steering:
         """Columns of `node` become 0, whatever the tokens are. Raises UnreachableError."""
         self._zero(node, np.asarray(columns, dtype=int))
 
-    def _zero(self, node: Expr, columns: Floats) -> None:
+    def _zero(self, node: Expr, columns: Ints) -> None:
         if isinstance(node, Ref) and node.name in self.inputs:
             self.inputs[node.name][..., columns] = 0
         elif isinstance(node, Ref):
@@ -103,7 +106,7 @@ class Steering:
         else:
             raise UnreachableError(f"columns of {node} cannot be made 0")
 
-    def _unsplit(self, node: Op, columns: Floats) -> tuple[Floats, int]:
+    def _unsplit(self, node: Op, columns: Ints) -> tuple[Ints, int]:
         """Columns of each head as columns of what is split, and the number of heads."""
         counts = int(fold(node.args[1], self.frame.sizes).rational())
         part = self.width(node)

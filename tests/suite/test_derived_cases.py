@@ -63,7 +63,7 @@ def values(case: Case, name: str = "float64") -> dict[str, Array]:
 
 def scaled(case: Case) -> Array:
     """The scores of cross-attention as its softmax takes them."""
-    return values(case)["Ω"] / case.sizes["c"] ** 0.5
+    return np.asarray(values(case)["Ω"] / case.sizes["c"] ** 0.5)
 
 
 def statuses(case: Case, name: str, outputs: dict[str, Array]) -> dict[str, str]:
@@ -511,7 +511,7 @@ def clamped(X: Array, Z: Array, Wq: Array, Wk: Array, Wv: Array) -> Array:
 
 
 def epsilon(X: Array, Z: Array, Wq: Array, Wk: Array, Wv: Array) -> Array:
-    return right(X, Z, Wq, Wk, Wv) * X.dtype.type(1 - 1e-5)
+    return np.asarray(right(X, Z, Wq, Wk, Wv) * X.dtype.type(1 - 1e-5))
 
 
 def flushed(X: Array, Z: Array, Wq: Array, Wk: Array, Wv: Array) -> Array:
