@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
 from typing import Final
 
 from rich.table import Table
@@ -35,6 +36,8 @@ MISSION: Final = "attention"
 """The profile whose quantities are shown whatever else was run."""
 DETAILS: Final = 4
 """Tables of several subjects, besides those of the mission's profile."""
+BESIDE: Final = 7
+"""Profiles that have columns beside each other in 80 columns."""
 
 
 def tables(report: Report) -> Iterator[Table | Text]:
@@ -62,8 +65,8 @@ def _of_many(
             alike = {
                 p: rs for p, rs in found.items() if bool(known_profiles()[p].base) == gradients
             }
-            if alike:
-                yield _matrix(report, head, alike, subjects)
+            for part in _beside(alike):
+                yield _matrix(report, head, part, subjects)
         legend = ", ".join(f"{_short(p)} {p}" for p in dict.fromkeys(map(_forward, found)))
         yield Text(f"{legend}; --profile NAME shows one by quantity and dtype.", style="dim")
     for profile, results in found.items():
@@ -134,6 +137,14 @@ def _short(profile: str) -> str:
 def _forward(profile: str) -> str:
     """The profile whose gradients a profile is about, or itself."""
     return known_profiles()[profile].base or profile
+
+
+def _beside(found: Mapping[str, Sequence[Result]]) -> Iterator[dict[str, Sequence[Result]]]:
+    """Profiles of one table after the other, as many in each as there is room for."""
+    size = ceil(len(found) / max(1, ceil(len(found) / BESIDE)))
+    names = list(found)
+    for start in range(0, len(names), max(size, 1)):
+        yield {name: found[name] for name in names[start : start + size]}
 
 
 def _matrix(
