@@ -34,7 +34,7 @@ def style(word: str) -> str:
 
 MISSION: Final = "attention"
 """The profile whose quantities are shown whatever else was run."""
-DETAILS: Final = 4
+DETAILS: Final = 3
 """Tables of several subjects, besides those of the mission's profile."""
 BESIDE: Final = 7
 """Profiles that have columns beside each other in 80 columns."""
