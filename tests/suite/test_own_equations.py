@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
 # --- the commands --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cross", "differential", "sigmoid", "temperature"])
+@pytest.mark.parametrize("name", ["cross", "differential", "latent", "sigmoid", "temperature"])
 def test_the_variants_are_judged_from_their_one_file(name: str, tmp_path: Path) -> None:
     """A right port passes; each of five wrong ones fails."""
     folder = VARIANTS / name

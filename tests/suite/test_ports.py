@@ -407,5 +407,5 @@ def test_an_exception_is_one_line_whatever_it_does() -> None:
 
     assert first_line(RudeError()) == "RudeError"
     assert first_line(ValueError("first\nsecond")) == "ValueError: first"
-    assert first_line(ValueError("\x1b[31mred\x07")) == "ValueError:  [31mred "
+    assert first_line(ValueError("\x1b[31mred\x07")) == r"ValueError: \u001b[31mred\u0007"
     assert first_line(KeyError()) == "KeyError"
