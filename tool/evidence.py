@@ -27,7 +27,7 @@ from qkvac.spec.registry import known_profiles
 FAILING: Final = 48
 PASSING: Final = 12
 """Answers that are kept of a subject in a dtype."""
-SECONDS: Final = 9.0
+SECONDS: Final = 30.0
 """What all diagnoses of a run may take, of which the first ones get the most."""
 
 BROKEN: Final[Mapping[str, str]] = {
