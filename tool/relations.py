@@ -126,8 +126,11 @@ def own_rows(case: Case) -> tuple[Disturbance, ...]:
 
 
 @remembered
-def copied(case: Case) -> tuple[str, ...]:
-    """Quantities that the first query of a triangle gets as they are, whatever the numbers."""
+def copied(case: Case, alignment: str = "top-left") -> tuple[str, ...]:
+    """Quantities that the first query of a triangle gets as they are, whatever the numbers.
+
+    Under another causal alignment than the text's the first query may see several keys, or none.
+    """
     if 0 in (*case.sizes.values(), *case.batch):
         return ()
     program, sizes = case.program, case.bindings
@@ -136,9 +139,10 @@ def copied(case: Case) -> tuple[str, ...]:
         name: array if name in case.declared.masks else array + 2 * (array.dtype.kind == "f")
         for name, array in given.items()
     }
-    shapes = influenced(program, inputs, sizes, {})
+    conventions = {"causal_alignment": alignment}
+    shapes = influenced(program, inputs, sizes, conventions)
     outputs = {name: np.full(array.shape, 2.0) for name, array in shapes.items()}
-    found = copies(program, inputs, sizes, outputs, {})
+    found = copies(program, inputs, sizes, outputs, {}, conventions)
     queries = [axis for axis, _ in triangles(program)]
     return tuple(
         name

@@ -57,6 +57,13 @@ def causal_attention(X, Wq, Wk, Wv):
     return named(Q, K, V, S, A, A @ V)
 
 
+def cross_attention(X, Z, Wq, Wk, Wv):
+    Q, K, V = X @ Wq, Z @ Wk, Z @ Wv
+    S = Q @ K.swapaxes(-1, -2)
+    A = weights(S / S.dtype.type(K.shape[-1] ** 0.5))
+    return named(Q, K, V, S, A, A @ V)
+
+
 def dot_product_attention(X):
     S = X @ X.swapaxes(-1, -2)
     A = weights(S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qkvac.spec.attention import ATTENTION
+from qkvac.spec.cases import cases
 from qkvac.spec.cost import Product, cost
 from qkvac.spec.equations import parse
 from qkvac.spec.registry import forward_profiles
@@ -32,7 +33,8 @@ def test_attention_takes_five_products_and_one_transposition() -> None:
 def test_declared_budgets_are_those_of_the_equations(name: str) -> None:
     budget = forward_profiles()[name].budget
     assert budget is not None
-    found = cost(forward_profiles()[name].program(), {**SIZES, "t": 9, "p": 8})
+    sizes = next(case.sizes for case in cases(name) if all(case.sizes.values()))
+    found = cost(forward_profiles()[name].program(), sizes)
     assert (len(found.products), found.transpositions) == (budget.products, budget.transpositions)
 
 
@@ -70,7 +72,7 @@ def test_batches_multiply_the_work() -> None:
 
 @pytest.mark.parametrize("name", forward_profiles())
 def test_every_profile_can_be_counted(name: str) -> None:
-    sizes = {"n": 4, "d": 6, "c": 6, "h": 2, "o": 3, "L": 4, "S": 5, "g": 1, "v": 2}
-    sizes |= {"t": 9, "p": 8, "scale": 1}
-    for variant in forward_profiles()[name].texts:
-        assert cost(forward_profiles()[name].program(variant), sizes).elementwise > 0
+    found = {case.variant: case for case in cases(name) if all(case.sizes.values())}
+    assert len(found) >= len(forward_profiles()[name].texts)
+    for case in found.values():
+        assert cost(case.program, case.bindings).elementwise > 0
