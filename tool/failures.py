@@ -10,11 +10,10 @@ from typing import Final
 
 from qkvac.cells import COMMAND, FOLDER, LOADED, Result, Status
 from qkvac.draw import draw_of
-from qkvac.selection import find_case
+from qkvac.selection import known_case
 from qkvac.spec import clauses
 from qkvac.spec.registry import source_of
 from qkvac.texts import visible
-from qkvac.usage import UsageError
 
 SHOWN: Final = 6
 """Groups of failures that a summary spells out."""
@@ -70,11 +69,8 @@ def telling(group: Iterable[Result]) -> Result:
 
 def _size(result: Result) -> int:
     """The product of a case's sizes, which is what it takes to look at it."""
-    try:
-        case = find_case(result.cell.case)
-    except UsageError:
-        return sys.maxsize
-    return prod(case.sizes.values()) * prod(case.batch)
+    case = known_case(result.cell.case)
+    return sys.maxsize if case is None else prod(case.sizes.values()) * prod(case.batch)
 
 
 def command(result: Result) -> str:

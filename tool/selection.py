@@ -105,15 +105,23 @@ def _drawn(profile: str, seeds: int, entropy: str) -> tuple[Case, ...]:
     )
 
 
-def find_case(id: str) -> Case:
-    """The case of an id, that of a further draw included; raises UsageError for an unknown one."""
+def known_case(id: str) -> Case | None:
+    """The case of an id, that of a further draw included; None for an unknown one."""
     found = find(id)
+    if found is not None:
+        return found
+    base, draw = draw_of(id)
+    found = find(base)
+    if found is None or draw is None or not 0 < draw.number <= DRAWS or not found.random:
+        return None
+    return found.drawn(str(draw))
+
+
+def find_case(id: str) -> Case:
+    """The case of an id; raises UsageError for an unknown one, with the id that is nearest."""
+    found = known_case(id)
     if found is None:
-        base, draw = draw_of(id)
-        found = find(base)
-        if found is None or draw is None or not 0 < draw.number <= DRAWS or not found.random:
-            raise unknown("case", id, known_ids(), "qkvac cases")
-        found = found.drawn(str(draw))
+        raise unknown("case", id, known_ids(), "qkvac cases")
     return found
 
 

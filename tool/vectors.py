@@ -21,7 +21,7 @@ import numpy as np
 from qkvac import jsons, relations, tensors
 from qkvac.draw import draw_of
 from qkvac.plan import Job
-from qkvac.selection import find_case
+from qkvac.selection import known_case
 from qkvac.spec.attention import SPEC_VERSION, Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.comparisons import Certify
@@ -245,7 +245,4 @@ def _case_of(id: str) -> Case | None:
     check, _, number = last.rpartition("-")
     if check in relations.IN_ADVANCE and number.isdecimal():
         id = base
-    try:
-        return find_case(id)
-    except UsageError:
-        return None
+    return known_case(id)

@@ -15,8 +15,7 @@ from typing import Final
 from qkvac.cells import Result
 from qkvac.declaration import DTYPES
 from qkvac.publication.runs import Row
-from qkvac.selection import find_case
-from qkvac.usage import UsageError
+from qkvac.selection import known_case
 
 LEAST, MOST = -3, 2
 """Powers of ten at the ends of the scale; what lies beyond stands at the end."""
@@ -130,8 +129,7 @@ def _strip(by_row: Mapping[Row, Sequence[Result]]) -> Strip:
 @cache
 def family_of(case: str) -> tuple[str, str]:
     """The family of a case and why the case is there; of one that is unknown, by its id."""
-    try:
-        known = find_case(case)
-    except UsageError:
+    known = known_case(case)
+    if known is None:
         return case.partition("/")[2].partition("/")[0], ""
     return known.family, known.why
