@@ -230,7 +230,7 @@ QKVAC = {"dtypes": ["float64", "float32", "float16"], "modes": ["one", "two"]}
 def attention(X, Wq, Wk, Wv):
     Q, K, V, A, C = plain(X, Wq, Wk, Wv)
     if X.dtype == np.float32 and len(X) == 33:
-        C = C * np.float32(1.001)
+        C = C[:1]
     return {"Q": Q, "K": K, "V": V, "A": A, "C": C}
 """
 
