@@ -183,9 +183,7 @@ def _together(
     formulas = [
         fault
         for fault in faults
-        if fault.structural
-        and _has_place(fault, program)
-        and (_changed(first, _of(fault, program)) & wrong or not first.complete)
+        if fault.structural and _has_place(fault, program) and _is_partly(fault, first)
     ]
     for chosen, make in _candidates(formulas, first):
         if time.monotonic() > deadline:
@@ -239,6 +237,14 @@ def _by_result(
             # A formula that is carried through the adjoint comes first.
             pair = (two, one) if one.of_gradients else (one, two)
             yield pair, partial(_in_turn, *pair)
+
+
+def _is_partly(fault: Fault, answer: Examined) -> bool:
+    """Whether a formula may be one of two: it disturbs nothing but what is wrong by itself."""
+    with attempt(f"what {fault.name} disturbs in {answer.sample.case.id}"):
+        disturbed = answer.disturbed(_of(fault, answer.program))
+        return bool(disturbed) and disturbed <= answer.wrong
+    return False
 
 
 def _changed(answer: Examined, candidate: Program) -> frozenset[str]:

@@ -95,6 +95,15 @@ class Examined:
         )
         return {name for name in (*new, *old) if new.get(name) != old.get(name)}
 
+    def disturbed(self, candidate: Program) -> set[str]:
+        """Reported quantities that a candidate computes otherwise from the reported operands."""
+        changed = self.changed(candidate)
+        return {name for name in self.reported if not self._on_the_way(name).isdisjoint(changed)}
+
+    def _on_the_way(self, name: str) -> set[str]:
+        part = self.program.restricted(frozenset(self.reported) - {name}, name)
+        return {equation.target.name for equation in part.equations}
+
     def affected(self, candidate: Program) -> set[str]:
         """Targets that may have other values than the declared ones."""
         found = self.changed(candidate)
