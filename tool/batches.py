@@ -31,8 +31,12 @@ from qkvac.selection import Options
 from qkvac.spec.cases import Case
 from qkvac.spec.presentation import restored
 from qkvac.tensors import TensorFileError
+from qkvac.texts import NAME, line
 from qkvac.usage import UsageError
-from qkvac.vectors import file_name, related, size_limit, vectors, write
+from qkvac.vectors import declined_name, file_name, related, size_limit, vectors, write
+
+REASON: Final = 4096
+"""Bytes that a file with a reason may have."""
 
 
 def outcome_of(folder: Path, case: Case, id: str, dtype: str) -> Outcome:
@@ -44,7 +48,7 @@ def outcome_of(folder: Path, case: Case, id: str, dtype: str) -> Outcome:
             raise TensorFileError("lies in a folder that is a link")
         data = tensors.read(folder, name, size_limit(case))
         if data is None:
-            return Outcome("ok", f"no file {name}")
+            return _declined(folder, id, dtype) or Outcome("ok", f"no file {name}")
         arrays = tensors.decode(data)
     except TensorFileError as error:
         return Outcome("error", f"{name} {error}")
@@ -52,6 +56,15 @@ def outcome_of(folder: Path, case: Case, id: str, dtype: str) -> Outcome:
         return Outcome("ok", outputs=by_quantity(arrays, function.returns, function.optional))
     except ResultError as error:
         return Outcome("error", f"{name}: {error}")
+
+
+def _declined(folder: Path, id: str, dtype: str) -> Outcome | None:
+    """What the port says of a case that it is not made for, in a file that holds the reason."""
+    told = tensors.read(folder, declined_name(id, dtype), REASON)
+    if told is None:
+        return None
+    words = line(told.decode("utf-8", "replace").strip(), NAME)
+    return Outcome("unsupported", words or "declined")
 
 
 def answer_from(job: Job, look: Callable[[str], Outcome]) -> Answer:
@@ -220,7 +233,8 @@ class CommandRunner:
         outputs.mkdir()
         asked = [vector for job in jobs for vector in vectors(job, self._conventions)]
         write(inputs, asked)
-        places = [outputs / vector.file for vector in asked]
+        names = (n for v in asked for n in (v.file, declined_name(v.id, v.dtype)))
+        places = [outputs / name for name in names]
         words = [*self._words, str(inputs), str(outputs)]
         try:
             self._run = Run(words, self._environment, self._memory)
@@ -244,10 +258,9 @@ def _everywhere(job: Job, outcome: Outcome) -> Answer:
 
 
 def _is_answered(outputs: Path, job: Job) -> bool:
-    """Whether there are readable quantities for all vectors of a job."""
-    return all(
-        outcome_of(outputs, job.case, vector.id, job.dtype).outputs for vector in vectors(job)
-    )
+    """Whether there are readable quantities, or a reason for none, for all vectors of a job."""
+    found = (outcome_of(outputs, job.case, vector.id, job.dtype) for vector in vectors(job))
+    return all(outcome.outputs or outcome.status == "unsupported" for outcome in found)
 
 
 def _count(places: list[Path]) -> int:

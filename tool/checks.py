@@ -9,6 +9,7 @@ from typing import Final
 from qkvac import breadth, gradient_checks, metamorphic, protocol_checks
 from qkvac.findings import Finding, UnansweredError, Visit, failed
 from qkvac.normality import stays_normal
+from qkvac.only import Only, rank
 from qkvac.relations import (
     copied,
     later_tokens,
@@ -30,6 +31,7 @@ class Kind:
     """What makes a difference between subjects; those of one kind are put to the same checks."""
 
     supports: frozenset[str]
+    only: Only
     shapes: str
     adapter: bool
     proved: bool
@@ -41,6 +43,7 @@ class Kind:
         subject = entry.subject
         return cls(
             entry.declaration.supports,
+            entry.declaration.only,
             entry.shapes,
             subject.port is None,
             bool(entry.declaration.evidence.get(subject.mode)),
@@ -54,7 +57,7 @@ class Kind:
     def plainest(self, dtype: str, profile: str, trait: Trait, variant: str | None = None) -> str:
         """Id of the plainest case of a trait that is run; "" if there is none."""
         where = dtype if self.shapes != breadth.ALL else ""
-        return _plainest(profile, self.supports, self.shapes, where, trait, variant)
+        return _plainest(profile, self.supports, self.only, self.shapes, where, trait, variant)
 
 
 Suits = Callable[[Kind, str, Case], bool]
@@ -103,6 +106,7 @@ def finding(name: str, visit: Visit) -> Finding:
 def _plainest(
     profile: str,
     supports: frozenset[str],
+    only: Only,
     shapes: str,
     dtype: str,
     trait: Trait,
@@ -120,6 +124,7 @@ def _plainest(
         and breadth.includes(shapes, case, dtype)
         and trait(case)
         and _needs(case) <= supports
+        and not only.excludes(case)
     ]
     suited.sort(key=lambda case: (not case.generic, not case.compiled, len(_needs(case))))
     return suited[0].id if suited else ""
@@ -208,6 +213,15 @@ def _uncompiled(suits: Suits) -> Suits:
     return lambda kind, dtype, case: not kind.compiled and suits(kind, dtype, case)
 
 
+def _alone(suits: Suits) -> Suits:
+    """Only where a sample without its batch is an input, too."""
+
+    def able(kind: Kind, dtype: str, case: Case) -> bool:
+        return kind.only.takes(rank(case) - len(case.batch)) and suits(kind, dtype, case)
+
+    return able
+
+
 def _masked(suits: Suits) -> Suits:
     """Only where masks are supported, and not where another argument would be compiled for."""
 
@@ -282,7 +296,9 @@ CHECKS: Final[Mapping[str, Check]] = {
     "permutation": Check(
         metamorphic.permutation, _one_of_each_variant(_can_be_permuted), by_entry=True
     ),
-    "samples": Check(metamorphic.samples, _uncompiled(_one(_is_unmasked_batch)), by_entry=True),
+    "samples": Check(
+        metamorphic.samples, _alone(_uncompiled(_one(_is_unmasked_batch))), by_entry=True
+    ),
     "mask-forms": Check(
         metamorphic.mask_forms, _masked(_one_of_each_variant(_takes_masks)), by_entry=True
     ),

@@ -156,7 +156,8 @@ declared = click.option(
     "--declare",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Declare something of the port, in dotted TOML: arithmetic.storage=float32.",
+    help="Declare something of the port, in dotted TOML: arithmetic.storage=float32, "
+    "only.causal=true.",
 )
 """The option of every command that takes a port."""
 
@@ -188,7 +189,7 @@ def check(port: str, **given: Any) -> int:
 
     A port in another language is a COMMAND after `--`. It is called with two folders besides: one
     with the inputs of every case in a safetensors file, one for its outputs in files of the same
-    names.
+    names, or in CASE.unsupported with the reason where it is not made for the inputs.
     """
     from qkvac.running import run_cells
 

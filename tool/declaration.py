@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from qkvac.only import Only
 from qkvac.spec.registry import known_profiles, remembered
 from qkvac.texts import NAME, line
 from qkvac.toml import TOMLDecodeError, loads, text_of
@@ -67,6 +68,7 @@ class Declaration:
     """Distributions that an adapter needs; the first is the one that is tested."""
     profiles: tuple[str, ...] = ("attention",)
     supports: frozenset[str] = frozenset()
+    only: Only = field(default_factory=Only)
     dtypes: tuple[str, ...] = ASSUMED_DTYPES
     dtypes_declared: bool = False
     devices: tuple[str, ...] = ("cpu",)
@@ -197,12 +199,17 @@ def parse(
         )
     supports = raw.get("supports", ())
     dtypes = tuple(raw.get("dtypes", ASSUMED_DTYPES))
+    try:
+        only = Only.of(raw.get("only", {}))
+    except ValueError as error:
+        raise DeclarationError(f"{source}: {line(error)}") from error
     declaration = Declaration(
         name=raw.get("name", ""),
         version=raw.get("version", ""),
         requires=_words(raw.get("requires", ())),
         profiles=profiles,
         supports=frozenset(SUPPORTS if supports == "all" else supports),
+        only=only,
         dtypes=dtypes,
         dtypes_declared="dtypes" in raw,
         devices=tuple(raw.get("devices", ("cpu",))),
@@ -288,7 +295,8 @@ def _explain(error: Any) -> str:
     if error.validator == "additionalProperties":
         keys = sorted(error.schema["properties"])
         unknown = min(set(value) - set(keys))
-        return f"{unknown!r} is not a key{_hint(unknown, keys)} (known: {', '.join(keys)})"
+        named = f"{path}.{unknown}" if path else unknown
+        return f"{named!r} is not a key{_hint(unknown, keys)} (known: {', '.join(keys)})"
     if error.validator == "anyOf":
         words = value if isinstance(value, list) else [value]
         bad = next((word for word in words if word not in SUPPORTS), value)

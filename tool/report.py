@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from qkvac.cells import Result, Status
+from qkvac.declaration import SUPPORTS
 from qkvac.deviations import Deviation
 from qkvac.failures import explain
 from qkvac.identity import Identity, identities
@@ -164,7 +165,8 @@ class Report:
                 f"{f'{profile} of ' if several else ''}{subject} in {dtype}"
                 for subject, profile, dtype in self.undecided
             ]
-            return f"NOTHING PROVED: no decisive result for {_listed(where) or 'anything'}."
+            said = f"NOTHING PROVED: no decisive result for {_listed(where) or 'anything'}."
+            return " ".join(filter(None, (said, self._advice)))
         if not self.proves:
             return "NOTHING TO PROVE: all that is here is skipped or unsupported."
         subjects = dict.fromkeys(r.cell.subject for r in self.results if r.decisive)
@@ -183,6 +185,45 @@ class Report:
             f"IDENTICAL: {_listed(ran)} {'computes' if len(ran) == 1 else 'compute'} the same "
             f"{self._what()} as the spec in {_listed(dtypes)}{but}."
         )
+
+    @property
+    def _advice(self) -> str:
+        """What would prove more, where less is declared than was to be proved."""
+        left = Counter(
+            result.reason or ""
+            for result in self.results
+            if result.last
+            and result.status == Status.UNSUPPORTED
+            and (result.cell.subject.id, result.cell.profile, result.cell.dtype) in self.undecided
+        )
+        narrow = {word for key in self.undecided for word in self.only(key[0])}
+        remedies = list[str]()
+        outside = [word for word in left if word in narrow]
+        lacking = [word for word in left if word in SUPPORTS]
+        if outside:
+            count = sum(left[word] for word in outside)
+            remedies.append(
+                f"taking more than `only` says ({count} results lie outside: {', '.join(outside)})"
+            )
+        if lacking:
+            count = sum(left[word] for word in lacking)
+            words = ", ".join(f'"{word}"' for word in sorted(lacking))
+            remedies.append(f"{words} in `supports` ({count} results need that)")
+        if not remedies:
+            return ""
+        remedies.append("naming in `profiles` only what is offered")
+        return f"What would prove more: {', or '.join(remedies)}."
+
+    def only(self, subject: str) -> tuple[str, ...]:
+        """What a subject takes alone, in the words that are the reasons for what it is not asked.
+
+        Nothing of a subject that is not in the roster.
+        """
+        return self._only.get(subject, ())
+
+    @cached_property
+    def _only(self) -> Mapping[str, tuple[str, ...]]:
+        return {e.subject.id: e.declaration.only.words for e in self.roster.entries}
 
     @cached_property
     def profiles(self) -> tuple[str, ...]:

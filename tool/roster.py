@@ -94,7 +94,11 @@ class Entry:
         return Arithmetic.for_dtype(dtype, fields)
 
     def lacks(self, case: Case) -> str:
-        """What the case needs and the subject does not support, in one word; "" if nothing."""
+        """Why the case is not put to the subject, in a few words; "" if it is.
+
+        What the subject takes alone and the case is not, or what it needs and the subject does not
+        support.
+        """
         if case.layouts and self.subject.form == COMMAND:
             return FILES
         chosen = self.declaration.conventions
@@ -102,7 +106,8 @@ class Entry:
         if other and has_blind_queries(case, chosen["causal_alignment"]):
             # Only weights of 0 make these gradients what the derived equations say.
             return "empty rows"
-        return min(case.needs - self.declaration.supports, default="")
+        outside = self.declaration.only.excludes(case)
+        return outside or min(case.needs - self.declaration.supports, default="")
 
     @property
     def target(self) -> Target:

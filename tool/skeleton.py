@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from qkvac.declaration import FILE
 from qkvac.ledger import ledger
+from qkvac.only import is_choice
 from qkvac.skeletons import function
 from qkvac.spec.attention import CONVENTIONS
+from qkvac.spec.profile import Profile
 from qkvac.spec.registry import known_profiles, usual_profile
+from qkvac.spec.syntax import Ref
 from qkvac.usage import UsageError, unknown
 
 PORT: Final = '''\
@@ -25,6 +29,7 @@ QKVAC = {{
     # Without dtypes: float32, and float64 if that is what comes back for it.
     # "dtypes": ["float64", "float32", "bfloat16", "float16"],
 {supports}
+{only}
     # Whether the same call gives the same bits again.
     # "deterministic": True,
 {conventions}
@@ -64,6 +69,12 @@ name = "my port"
 # Inputs beyond plain ones: "empty" has no tokens.
 # supports = ["empty"]
 
+# What it takes alone: `causal = true` for attention that is always causal (false: that never is),
+# `shapes = ["d = c"]` for axes of equal size, `rank = [2]` for so many axes of the first input.
+# Cases outside are not put to it, and counted. A program may decline a single case as well: it
+# writes the reason to CASE.unsupported and nothing to CASE.safetensors.
+# only = {}
+
 # Whether the same call gives the same bits again.
 # deterministic = true
 
@@ -83,6 +94,7 @@ def port(name: str, profiles: tuple[str, ...]) -> str:
     head = PORT.format(
         name=json.dumps(name, ensure_ascii=False),
         supports=_supports(any(map(_takes_more, profiles))),
+        only=_only(profiles),
         conventions=_conventions({word for profile in profiles for word in ledger(profile)}),
     )
     return "\n\n".join([head, *map(function, profiles)])
@@ -92,6 +104,27 @@ def _takes_more(name: str) -> bool:
     """Whether a function takes what kernels take: masks, a scale, axes that differ."""
     profile = known_profiles()[name]
     return bool(profile.masks or profile.optional_numbers or profile.unequal)
+
+
+def _only(profiles: tuple[str, ...]) -> str:
+    declared = [known_profiles()[name] for name in profiles]
+    words = []
+    if any(map(is_choice, profiles)):
+        words.append('"causal": True is always causal, False never')
+    for one, other in (pair for profile in declared for pair in _sizes(profile)):
+        words.append(f'"shapes": ["{one} = {other}"] are axes of equal size')
+        break
+    words.append('"rank": [3, 4] are the numbers of axes of the first input')
+    about = f"What it takes alone: {'; '.join(words)}. Other cases are not put to it, and counted."
+    return f'{_comment(about)}\n    # "only": {{}},'
+
+
+def _sizes(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Pairs of axes that an implementation may want to be equal."""
+    yield from profile.unequal.values()
+    for name in profile.weights:
+        one, other = (axis.name for axis in profile.inputs[name].axes if isinstance(axis, Ref))
+        yield one, other
 
 
 def _supports(kernel: bool) -> str:

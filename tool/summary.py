@@ -141,6 +141,19 @@ def _not_offered(report: Report) -> list[str]:
     ]
 
 
+def _narrowed(report: Report) -> list[str]:
+    """How many cases subjects are asked that take less than others; one line each."""
+    lines = []
+    for subject in dict.fromkeys(result.cell.subject.id for result in report.results):
+        if words := report.only(subject):
+            own = [r for r in report.results if r.cell.subject.id == subject and r.offered]
+            every = {(r.cell.dtype, r.cell.case) for r in own}
+            outside = {(r.cell.dtype, r.cell.case) for r in own if r.reason in words}
+            asked = len(every - outside)
+            lines.append(f"{', '.join(words)}: {asked} of {len(every)} cases of {subject}")
+    return lines
+
+
 def _named(names: list[str], kind: str = "subjects") -> str:
     return ", ".join(names) if len(names) <= FEW else f"{len(names)} {kind}"
 
@@ -153,7 +166,7 @@ def _drawn(report: Report) -> list[str]:
 
 def _left_out(report: Report) -> list[str]:
     """What was drawn and what not run, or proves nothing, and why; one line each."""
-    lines = [*_drawn(report), *report.roster.notes, *_not_offered(report)]
+    lines = [*_drawn(report), *report.roster.notes, *_not_offered(report), *_narrowed(report)]
     reasons = Counter[tuple[str, str, str]]()
     for result in report.results:
         if not result.offered and (result.reason or "").startswith("no function"):
@@ -161,6 +174,8 @@ def _left_out(report: Report) -> list[str]:
         if statuses.named(result.status).outcome in ("skipped", "xfailed"):
             subject = result.cell.subject.id
             reason = result.reason or ""
+            if reason in report.only(subject):
+                continue
             if result.status == Status.NOT_REPORTED:
                 reason = result.cell.quantity
             elif result.status == Status.INDECISIVE:

@@ -99,6 +99,11 @@ def file_name(id: str, dtype: str) -> str:
     return f"{id.replace('/', '__')}.{dtype}.safetensors"
 
 
+def declined_name(id: str, dtype: str) -> str:
+    """The name of the file that a port writes instead where it is not made for the inputs."""
+    return file_name(id, dtype).removesuffix(".safetensors") + ".unsupported"
+
+
 def related(id: str, check: str, number: int) -> str:
     """The id of a further call, counted from 1, that a check makes about a case."""
     return f"{id}/{check}-{number}"

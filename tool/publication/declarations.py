@@ -58,10 +58,12 @@ def _declared(row: Row) -> Declared:
         if dtype in present:
             models.setdefault(words(row.entry.arithmetic(dtype), dtype), []).append(dtype)
     supports = sorted(declaration.supports)
+    every = len(supports) == len(SUPPORTS)
+    inputs = "all inputs" if every else ", ".join(supports) or "plain inputs"
     return Declared(
         tuple(choices),
         tuple((", ".join(dtypes), model) for model, dtypes in models.items()),
-        "all inputs" if len(supports) == len(SUPPORTS) else ", ".join(supports) or "plain inputs",
+        "; ".join((inputs, *declaration.only.words)),
     )
 
 
