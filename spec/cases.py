@@ -41,14 +41,15 @@ def profiles_with_cases() -> tuple[str, ...]:
 @remembered
 def known_ids() -> tuple[str, ...]:
     """The ids of all cases, but for further draws."""
-    return tuple(_by_id())
+    return tuple(case.id for name in known_profiles() for case in cases(name))
 
 
 def find(id: str) -> Case | None:
     """The case of an id; None for an unknown one, or that of a further draw."""
-    return _by_id().get(id)
+    profile = id.partition("/")[0]
+    return _by_id(profile).get(id) if profile in known_profiles() else None
 
 
 @remembered
-def _by_id() -> dict[str, Case]:
-    return {case.id: case for name in known_profiles() for case in cases(name)}
+def _by_id(profile: str) -> dict[str, Case]:
+    return {case.id: case for case in cases(profile)}
