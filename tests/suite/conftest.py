@@ -7,6 +7,7 @@ The suite's own tests compare with independent libraries and generate inputs; th
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -25,6 +26,17 @@ if find_spec("hypothesis"):
     settings.load_profile("repeatable")
 
 IMPORT = re.compile(rf"^(?:import|from) (?:{'|'.join(LIBRARIES)})\b", re.MULTILINE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One cache for all tests and what they start, in all processes of pytest; it starts empty."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QKVAC_CACHE", str(folder / "qkvac-cache"))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,7 @@ def run(
     """All results of some cases of the mission's profile."""
     results = list[Result]()
     selection = Selection(backends, port, ("attention",), dtypes, cases=cases)
-    with Engine(selection, Options(**{"cache": False, "workers": 1, **options})) as engine:
+    with Engine(selection, Options(**{"workers": 1, **options})) as engine:
         engine.run(results.append)
     return results
 

@@ -12,7 +12,7 @@ from qkvac.engine import Engine
 from qkvac.selection import Options, Selection
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 
-QUIET = Options(cache=False, workers=1)
+QUIET = Options(workers=1)
 
 
 def engine_of(port: str) -> Engine:

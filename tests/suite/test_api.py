@@ -21,11 +21,6 @@ from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 QUICK: dict[str, Any] = {"cases": [SMALL], "dtypes": ["float32"]}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QKVAC_CACHE", str(tmp_path / "cache"))
-
-
 def attention(X: Any, Wq: Any, Wk: Any, Wv: Any) -> Any:
     Q, K, V = X @ Wq, X @ Wk, X @ Wv
     S = Q @ K.T / np.sqrt(Q.shape[1]).astype(X.dtype)

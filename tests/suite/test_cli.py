@@ -25,11 +25,6 @@ from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QKVAC_CACHE", str(tmp_path / "cache"))
-
-
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     """Exit status, standard output and standard error of a command."""
     with pytest.raises(SystemExit) as ended:
@@ -207,7 +202,10 @@ def test_a_record_on_a_full_disk_is_bad_usage(
     assert "No space left" in err
 
 
-def test_a_damaged_cache_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_cache_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QKVAC_CACHE", str(tmp_path / "cache"))
     words = ("check", write(tmp_path), "--case", SMALL)
     command(capsys, *words)
     for path in (tmp_path / "cache").rglob("*"):

@@ -70,7 +70,7 @@ def run(
     """All results of some cases, and how often the program was started."""
     results = list[Result]()
     selection = Selection((), port, ("attention",), dtypes, cases=cases, declare=declare)
-    with Engine(selection, Options(**{"cache": False, "workers": 1, **options})) as engine:
+    with Engine(selection, Options(**{"workers": 1, **options})) as engine:
         engine.run(results.append)
     return results, engine.starts
 
@@ -376,7 +376,7 @@ def test_python_takes_a_command_too(tmp_path: Path) -> None:
 
 def test_a_cell_can_be_asked_for_alone(tmp_path: Path) -> None:
     selection = Selection((), program(tmp_path), ("attention",), ("float32",), cases=(SMALL, OTHER))
-    with Engine(selection, Options(cache=False)) as engine:
+    with Engine(selection, Options()) as engine:
         cells = [cell for cell in engine.cells if cell.quantity == "C"]
         assert {engine.result(cell).status for cell in cells} == {"passed"}
         engine.close()

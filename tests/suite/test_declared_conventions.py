@@ -56,7 +56,7 @@ PORTS: Final = {
 def results(port: str, profile: str, declare: tuple[str, ...] = ()) -> list[Result]:
     declare = ('dtypes=["float32"]', *declare)
     selection = Selection(port=port, profiles=(profile,), declare=declare)
-    with Engine(selection, Options(cache=False, workers=1)) as engine:
+    with Engine(selection, Options(workers=1)) as engine:
         found = [engine.result(cell) for cell in engine.cells if cell.quantity in WATCHED]
     return found
 

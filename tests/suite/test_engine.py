@@ -28,7 +28,7 @@ from qkvac.tests.suite.engine_ports import MAIN, ONE, SMALL, run, statuses, writ
 from qkvac.usage import UsageError
 from qkvac.worker import BACKENDS
 
-QUIET = Options(cache=False, workers=1)
+QUIET = Options(workers=1)
 NARROW = next(case for case in cases() if "float64" not in case.dtypes)
 OK = (Status.PASSED, Status.NOT_REPORTED)
 

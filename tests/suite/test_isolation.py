@@ -64,7 +64,6 @@ def check(
 ) -> Iterator[Checks]:
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
-    monkeypatch.setenv("QKVAC_CACHE", os.environ.get("QKVAC_CACHE", str(tmp_path / "cache")))
     yield Checks(tmp_path, capsys)
     assert not outlived(mark), "something is left running"
 
@@ -141,7 +140,6 @@ def test_what_a_call_does_besides_answering_fails_its_check(check: Checks, name:
 def test_the_report_names_the_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("QKVAC_CACHE", str(tmp_path / "cache"))
     port = tmp_path / "port0.py"
     port.write_text(PRELUDE + bad("os.abort()"), encoding="utf-8")
     words = ["check", str(port), "--dtype", "float32", "--case", SMALL, "--case", ONE]

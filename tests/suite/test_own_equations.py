@@ -209,7 +209,7 @@ def test_the_variants_are_judged_from_their_one_file(name: str, tmp_path: Path) 
 def until_one_fails(port: str) -> Iterator[Result]:
     """Results of a port as they are judged; they are not diagnosed."""
     selection = Selection(port=port, dtypes=("float32",))
-    with Engine(selection, Options(cache=False, workers=1)) as engine:
+    with Engine(selection, Options(workers=1)) as engine:
         for cell in engine.cells:
             result = engine.result(cell)
             yield result

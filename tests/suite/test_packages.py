@@ -77,7 +77,6 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setenv("QKVAC_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "site"
     folder.mkdir()
     return Site(folder)

@@ -316,7 +316,7 @@ def test_a_port_that_becomes_wrong_is_found(
             profiles=("attention",),
         )
         paths[name] = str(tmp_path / f"{name}.jsonl")
-        execute(Engine(selection, Options(cache=False)), Path(paths[name]))
+        execute(Engine(selection, Options()), Path(paths[name]))
     for words, status in (
         (("old", "new"), 1),
         (("new", "old"), 0),

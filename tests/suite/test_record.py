@@ -54,7 +54,7 @@ def recorded(
     selection = Selection(
         port=port or write(folder), cases=(SMALL, MAIN, "empty/*"), dtypes=("float32",)
     )
-    done = execute(Engine(selection, Options(cache=False, **options)), path, watch)
+    done = execute(Engine(selection, Options(**options)), path, watch)
     return done, [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -212,7 +212,7 @@ def test_a_record_that_cannot_be_begun_is_refused_before_anything_runs(
     tmp_path: Path, path: str
 ) -> None:
     selection = Selection(port=write(tmp_path), cases=(SMALL,))
-    engine = Engine(selection, Options(cache=False))
+    engine = Engine(selection, Options())
     seen: list[Result] = []
     with pytest.raises(UsageError, match="cannot be written") as caught:
         execute(engine, tmp_path / path, seen.append)
@@ -283,7 +283,7 @@ def test_accelerators_are_asked_for_only_where_one_is_used(
 def test_a_footer_says_what_adapters_told_of_their_settings(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     selection = Selection(backends=("numpy/eager",), cases=(f"attention/{SMALL}",))
-    execute(Engine(selection, Options(cache=False)), path)
+    execute(Engine(selection, Options()), path)
     footer = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
     told = footer["settings"]["numpy/eager@cpu"]
     assert told["blas"]

@@ -31,7 +31,7 @@ def results(
 ) -> Iterator[Result]:
     """What a port is told in some checks."""
     selection = Selection(port=port, profiles=profiles, dtypes=(dtype,))
-    with Engine(selection, Options(cache=False, workers=1)) as engine:
+    with Engine(selection, Options(workers=1)) as engine:
         for cell in engine.cells:
             if cell.quantity in checks:
                 yield engine.result(cell)

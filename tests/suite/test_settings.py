@@ -16,7 +16,6 @@ from qkvac.usage import UsageError
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of which a folder below is the current one."""
-    monkeypatch.setenv("QKVAC_CACHE", str(tmp_path / "cache"))
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     return tmp_path

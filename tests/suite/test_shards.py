@@ -238,7 +238,7 @@ def attention(X, Wq, Wk, Wv):
 def recorded(folder: Path, port: str, shard: Shard | None) -> tuple[Execution, Archive]:
     path = folder / f"{str(shard).replace('/', '-')}.jsonl"
     selection = Selection(port=port, cases=("attention/normal/*", "attention/worked-example/*"))
-    done = execute(Engine(selection, Options(cache=False, workers=1), shard=shard), path)
+    done = execute(Engine(selection, Options(workers=1), shard=shard), path)
     return done, read(path)
 
 

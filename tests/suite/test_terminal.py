@@ -39,11 +39,6 @@ FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/fu
 ONE = ("--case", f"attention/{SMALL}", "--dtype", "float32")
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QKVAC_CACHE", str(tmp_path / "cache"))
-
-
 def process(*words: str, **options: object) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
         [sys.executable, "-m", "qkvac", *words], stderr=subprocess.PIPE, check=False, **options

@@ -38,11 +38,6 @@ for path in inputs.glob("*.safetensors"):
 """
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QKVAC_CACHE", str(tmp_path / "cache"))
-
-
 def functions() -> Mapping[str, Any]:
     scope: dict[str, Any] = {}
     exec(f"{EVERYTHING}\n\n{GRADIENTS}", scope)
@@ -78,7 +73,7 @@ def some() -> tuple[str, ...]:
 
 def results(selection: Selection) -> list[Result]:
     found = list[Result]()
-    with Engine(selection, Options(cache=False, workers=1)) as engine:
+    with Engine(selection, Options(workers=1)) as engine:
         engine.run(found.append)
     return [result for result in found if result.offered]
 

@@ -36,11 +36,6 @@ Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QKVAC_CACHE", str(tmp_path / "cache"))
-
-
 # --- the format --------------------------------------------------------------------------------
 
 
@@ -291,7 +286,7 @@ class Folders:
         selection = Selection(
             profiles=("attention",), dtypes=dtypes, graded=graded, declare=declare, tier="full"
         )
-        with Engine(selection, Options(cache=False, workers=1)) as engine:
+        with Engine(selection, Options(workers=1)) as engine:
             engine.run(results.append)
         return results
 
