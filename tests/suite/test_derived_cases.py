@@ -414,7 +414,9 @@ def test_what_cannot_be_steered_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("profile", EVERY)
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "name", ["float32", pytest.param("bfloat16", marks=pytest.mark.long), "float16"]
+)
 def test_right_ports_pass_and_are_seen_to(profile: str, name: str) -> None:
     """A machine that carries the equations out in the dtype fails nothing."""
     decided, open_ = set[str](), 0

@@ -97,7 +97,13 @@ def diagnoses(slip: Slip, folder: Path) -> set[str]:
     return {result.diagnosis or "" for result in failed}
 
 
-@pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.wrong.strip())
+@pytest.mark.parametrize(
+    "slip",
+    [
+        pytest.param(slip, id=slip.wrong.strip(), marks=pytest.mark.long if place % 2 else ())
+        for place, slip in enumerate(SLIPS)
+    ],
+)
 def test_a_slip_is_caught_and_named(slip: Slip, tmp_path: Path) -> None:
     said = diagnoses(slip, tmp_path)
     if slip.words:

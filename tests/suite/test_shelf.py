@@ -50,12 +50,26 @@ PATIENCE = 2.0
 """Seconds that a port which hangs is given."""
 
 
+USUAL = {
+    *SHOWN.values(),
+    *(name for name, _, _ in CONTRACTS.values()),
+    *{port.demands: port.name for port in reversed(FAULTY)}.values(),
+}
+"""One port for each set of what has to be found; `-m long` runs the others as well."""
+
+
 def findings(results: Iterable[Result]) -> set[tuple[str, str]]:
     """Pairs of a quantity or check and the clause or the status that it failed with."""
     return {(r.cell.quantity, r.clause or r.status) for r in results if not r.ok}
 
 
-@pytest.mark.parametrize("port", FAULTY, ids=lambda port: port.name)
+@pytest.mark.parametrize(
+    "port",
+    [
+        pytest.param(port, id=port.name, marks=() if port.name in USUAL else pytest.mark.long)
+        for port in FAULTY
+    ],
+)
 def test_a_faulty_port_is_caught_by_what_it_was_aimed_at(port: Faulty) -> None:
     """Cases are run in their own order until everything demanded has been found."""
     hangs = "timeout" in " ".join(port.caught.values())
@@ -83,8 +97,9 @@ def test_a_faulty_port_is_caught_by_what_it_was_aimed_at(port: Faulty) -> None:
         pytest.param(port, dtype, id=f"{port.name}-{dtype}", marks=marks)
         for port in CORRECT
         for dtype in port.dtypes
-        # Two dtypes are enough here: the matrix judges the adapters in all of them.
-        for marks in [pytest.mark.long if dtype in ("float64", "float16") else ()]
+        # One dtype is enough here: the matrix judges the adapters in all of them.
+        for usual in ["float32" if "float32" in port.dtypes else port.dtypes[0]]
+        for marks in [() if dtype == usual else pytest.mark.long]
     ],
 )
 def test_a_correct_port_is_not_accused(port: Correct, dtype: str) -> None:

@@ -62,7 +62,14 @@ def test_a_port_passes_once_it_is_filled_in(tmp_path: Path) -> None:
     assert statuses(found, MAIN)["C"] == "passed"
 
 
-@pytest.mark.parametrize("profile", profiles_with_cases())
+@pytest.mark.parametrize(
+    "profile",
+    [
+        pytest.param(name, marks=pytest.mark.long if base and base != "attention" else ())
+        for name in profiles_with_cases()
+        for base in [known_profiles()[name].base]
+    ],
+)
 def test_every_function_passes_once_it_is_filled_in(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], profile: str
 ) -> None:
@@ -83,7 +90,13 @@ def test_every_function_passes_once_it_is_filled_in(
 VARIANTS = Path(__file__).parents[2] / "docs" / "examples" / "variants"
 
 
-@pytest.mark.parametrize("name", sorted(folder.name for folder in VARIANTS.glob("*")))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(folder.name, marks=() if folder.name == "latent" else pytest.mark.long)
+        for folder in sorted(VARIANTS.glob("*"))
+    ],
+)
 def test_functions_of_ones_own_equations_pass_once_they_are_filled_in(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
