@@ -140,7 +140,7 @@ def copied(case: Case, alignment: str = "top-left") -> tuple[str, ...]:
         for name, array in given.items()
     }
     conventions = {"causal_alignment": alignment}
-    shapes = influenced(program, inputs, sizes, conventions)
+    shapes = influenced(program, inputs, sizes, {}, conventions)
     outputs = {name: np.full(array.shape, 2.0) for name, array in shapes.items()}
     found = copies(program, inputs, sizes, outputs, {}, conventions)
     queries = [axis for axis, _ in triangles(program)]
