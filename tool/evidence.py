@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from qkvac import diagnosis, fresh, invariants, precision, symmetries
+from qkvac import conditions, diagnosis, fresh, glances, invariants, precision, symmetries
 from qkvac.attempts import LOG
 from qkvac.cells import Result, Status
 from qkvac.diagnosis import ENTRIES
@@ -129,7 +129,8 @@ class Evidence:
                 patience = max(deadline - time.monotonic(), 1.0)
                 stated = precision.stated(samples, group)
                 try:
-                    text = explain(samples, checks, patience, stated, ask)
+                    seen = conditions.of_results(group)
+                    text = explain(samples, checks, patience, stated, ask, seen)
                 except Exception as error:  # it costs a diagnosis, not the results
                     LOG.error("the diagnosis of %s failed", key[0], exc_info=True)
                     text = f"there is no diagnosis: {type(error).__name__}: {error}"
@@ -160,23 +161,48 @@ def explain(
     patience: float,
     stated: str | None = None,
     ask: Ask | None = None,
+    seen: tuple[Sequence[Case], Sequence[Case]] | None = None,
 ) -> str:
     """What is probably wrong with values, given the checks that failed beside them.
 
     `stated` is the effective precision in words, which is added where precision is the trouble.
+    `seen` are the cases that fail and that pass, by default those of the samples.
     """
     deadline = time.monotonic() + patience
+    where = conditions.condition(*(seen or _cases(samples)))
+    few = where is not None and where.of_few
+    looked = glances.glance(samples)
+    if looked is not None and not looked.rest:
+        # The rows that a convention is about are the condition.
+        return _joined(str(where) if few and not looked.of_convention else None, looked.text)
+    if looked is not None:
+        told = explain(looked.rest, checks, deadline - time.monotonic(), stated, ask, seen)
+        return _joined(looked.text, told)
     first = next((name for name in FIRST if name in checks), None)
     if first in ("repeat", "state"):
         profile = samples[0].case.profile
         return f"the check {first!r} fails as well: {broken(first, profile)}"
     found = diagnosis.diagnose(samples, 0.6 * patience)
+    if where is not None and ask is not None and (few or found is None):
+        left = 0.5 * (deadline - time.monotonic())
+        where = conditions.confirmed(where, samples, partial(_asked, ask, left))
+    first_words = str(where) if where is not None and few else None
     if found is not None:
-        return _joined(str(found), stated if found.of_precision else None)
+        return _joined(first_words, str(found), stated if found.of_precision else None)
     like = precision.resembling(samples, 0.3 * patience)
     if like is not None:
-        return _joined(f"its errors are as large as those of {like}", stated)
-    return invariants.narrowed(samples, _symmetries(samples, ask, deadline))
+        return _joined(first_words, f"its errors are as large as those of {like}", stated)
+    told = invariants.narrowed(samples, _symmetries(samples, ask, deadline))
+    return _joined(str(where) if where is not None else None, told)
+
+
+def _asked(ask: Ask, patience: float, cases: Mapping[str, Case]) -> Mapping[str, fresh.Outputs]:
+    return ask(cases, patience) if cases and patience > 0 else {}
+
+
+def _cases(samples: Sequence[Sample]) -> tuple[list[Case], list[Case]]:
+    failing = [sample.case for sample in samples if sample.failing]
+    return failing, [sample.case for sample in samples if not sample.failing]
 
 
 def _symmetries(

@@ -70,7 +70,7 @@ ODDITIES: Final[Mapping[str, Callable[[Outputs, float], bool | None]]] = {
 
 
 def narrowed(samples: Sequence[Sample], symmetries: Sequence[Symmetry] = ()) -> str:
-    """Invariants that hold and fail, and what the failing answers have in common, in words.
+    """Invariants that hold and fail, in words.
 
     `symmetries` are those that further calls have told about.
     """
@@ -78,8 +78,12 @@ def narrowed(samples: Sequence[Sample], symmetries: Sequence[Symmetry] = ()) -> 
     held, broken, odd = list[str](), list[str](), list[str]()
     for name, test in INVARIANTS.items():
         found = [outcome for outcome in _each(test, failing) if outcome is not None]
-        if found:
-            (held if all(found) else broken).append(name)
+        if found and all(found):
+            held.append(name)
+        elif found:
+            count = found.count(False)
+            some = "" if count == len(found) else f" (in {count} of {len(found)} cases)"
+            broken.append(f"{name}{some}")
     for symmetry in symmetries:
         (held if symmetry.holds else broken).append(str(symmetry))
     for name, test in ODDITIES.items():
@@ -87,9 +91,7 @@ def narrowed(samples: Sequence[Sample], symmetries: Sequence[Symmetry] = ()) -> 
         found = [outcome for outcome in _each(test, several) if outcome is not None]
         if found and all(found):
             odd.append(name)
-    common = in_common(samples)
-    parts = [f"it fails only {common}"] if common else []
-    parts.append("no fault of the catalogue reproduces these results")
+    parts = ["no fault of the catalogue reproduces these results"]
     parts += [f"holds: {', '.join(held)}"] if held else []
     parts += [f"fails: {', '.join(broken)}"] if broken else []
     parts += [f"oddly, {' and '.join(odd)}"] if odd else []
@@ -115,25 +117,3 @@ def _each(
         with np.errstate(all="ignore"):
             results.append(test(wide, FORMATS[sample.arithmetic.storage].unit))
     return results
-
-
-def in_common(samples: Sequence[Sample]) -> str | None:
-    """What all failing answers have in common and no other has."""
-    traits: dict[str, Callable[[Sample], bool]] = {
-        "where a mask is given": lambda s: s.case.masked,
-        "where attention is causal": lambda s: "causal" in s.case.variant.split("-"),
-        "where a scale is given": lambda s: "scale" in s.case.attributes,
-        "where heads share keys and values": lambda s: "grouped_heads" in s.case.needs,
-        "where there are not as many keys as queries": lambda s: "cross_length" in s.case.needs,
-        "where values have a width of their own": lambda s: "value_width" in s.case.needs,
-        "in batches": lambda s: bool(s.case.batch),
-        "where there are biases": lambda s: s.case.variant == "bias",
-        "where inputs are not plain contiguous arrays": lambda s: bool(s.case.layouts),
-        "for a single token": lambda s: s.case.sizes.get("n") == 1,
-        "for more than 64 tokens": lambda s: s.case.sizes.get("n", 0) > 64,
-        "for more than 32 tokens": lambda s: s.case.sizes.get("n", 0) > 32,
-    }
-    for words, trait in traits.items():
-        if all(trait(sample) == bool(sample.failing) for sample in samples):
-            return words
-    return None

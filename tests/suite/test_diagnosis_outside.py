@@ -12,6 +12,7 @@ import pytest
 from qkvac import invariants, precision, symmetries
 from qkvac.cells import Cell, Result, Subject
 from qkvac.diagnosis import diagnose
+from qkvac.evidence import explain
 from qkvac.spec.faulty import compute
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.bench import sizes_in
@@ -61,7 +62,7 @@ def test_what_failing_cases_have_in_common_is_said() -> None:
         return {**found, "C": found["C"] * (len(found["C"]) != 1)}
 
     cases = [case for case in examined() if case.family in ("normal", "hot")]
-    assert "only for a single token" in invariants.narrowed(samples(function, cases=cases))
+    assert "it fails only where n = 1" in explain(samples(function, cases=cases), (), 20.0)
 
 
 BROKEN: dict[str, set[str]] = {
