@@ -90,7 +90,10 @@ class Condition:
 
 
 def of_results(results: Iterable[Result]) -> tuple[list[Case], list[Case]]:
-    """The cases whose values fail, and those that pass in all of them."""
+    """The cases whose values fail, and those that pass in all of them.
+
+    Next to nothing is said by a pass of what is empty.
+    """
     failing, passing = dict[str, bool](), dict[str, bool]()
     for result in results:
         if result.cell.is_check:
@@ -101,7 +104,8 @@ def of_results(results: Iterable[Result]) -> tuple[list[Case], list[Case]]:
         elif result.status == Status.PASSED and result.last:
             passing[result.cell.case] = True
     right = [name for name in passing if name not in failing]
-    return list(_cases(failing)), list(_cases(right))
+    said = (case for case in _cases(right) if 0 not in (*case.sizes.values(), *case.batch))
+    return list(_cases(failing)), list(said)
 
 
 def _cases(names: Iterable[str]) -> Iterator[Case]:
