@@ -61,6 +61,11 @@ def by_quantity(result: object, returns: Sequence[str], optional: Sequence[str])
         named = dict(zip(returns, result, strict=True))
     elif result is None:
         raise ResultError("the function returned None")
+    elif isinstance(result, list) and len(result) == len(returns) > 1:
+        raise ResultError(
+            f"the result is a list of {len(result)}, not an array; a tuple of them is "
+            f"{', '.join(returns)}"
+        )
     elif len(returns) > 1 and returns[0].startswith("d"):
         raise ResultError(
             f"one array was returned; expected {len(returns)} gradients: {', '.join(returns)}"
@@ -116,7 +121,8 @@ def _read(value: Any) -> Array:
     if isinstance(value, _generic | bool | int | float | complex):
         return _asarray(value)
     if isinstance(value, list | tuple | str | bytes | set | frozenset | Mapping):
-        raise ResultError(f"{_a(type(value).__name__)}, not an array")
+        mend = "; np.asarray(…, X.dtype) makes one" if isinstance(value, list | tuple) else ""
+        raise ResultError(f"{_a(type(value).__name__)}, not an array{mend}")
     if hasattr(value, "detach") and hasattr(value, "cpu") and hasattr(value, "numpy"):
         return _from_torch(value)
     readers: list[tuple[str, Callable[[Any], Array]]] = [

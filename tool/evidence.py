@@ -13,6 +13,7 @@ from qkvac import conditions, diagnosis, fresh, glances, invariants, precision, 
 from qkvac.attempts import LOG
 from qkvac.cells import Result, Status
 from qkvac.diagnosis import ENTRIES
+from qkvac.failures import FIRST
 from qkvac.plan import Job
 from qkvac.reproduction import snippet
 from qkvac.roster import Entry
@@ -57,9 +58,6 @@ OF_GRADIENTS: Final[Mapping[str, str]] = {
     "calls, which nobody sets to 0, or sums, random numbers or memory vary",
 }
 """What it says about gradients instead."""
-
-FIRST: Final = ("unchanged", "repeat", "state", "environment")
-"""Checks that explain wrong values, too: values of such a port depend on more than inputs."""
 
 
 def broken(name: str, profile: str) -> str:

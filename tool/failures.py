@@ -18,6 +18,8 @@ from qkvac.texts import visible
 SHOWN: Final = 6
 """Groups of failures that a summary spells out."""
 TRACEBACK_LINES: Final = 12
+FIRST: Final = ("unchanged", "repeat", "state", "environment")
+"""Checks whose failures stand first: values of such a port depend on more than its inputs."""
 
 
 def explain(result: Result, others: Sequence[Result] = ()) -> str:
@@ -53,7 +55,8 @@ def groups(failures: Iterable[Result]) -> list[list[Result]]:
 
 def blocks(failures: Iterable[Result], most: int = SHOWN) -> tuple[list[str], int]:
     """Blocks for the first groups of failures, and how many groups are left."""
-    found = groups(failures)
+    # What a call does to its surroundings explains what else is wrong.
+    found = sorted(groups(failures), key=lambda group: group[0].cell.quantity not in FIRST)
     shown = []
     for group in found[:most]:
         first = telling(group)

@@ -96,6 +96,11 @@ def model_words(model: Arithmetic, dtype: str) -> str:
         parts.append(f"stored as {model.storage}")
     if model.operands != model.storage:
         parts.append(f"multiplies {model.operands}")
+    usual = Arithmetic.for_dtype(dtype, {"storage": model.storage})
+    if model.elementwise != usual.elementwise:
+        parts.append(f"elementwise operations in {model.elementwise}")
+    if model.scores != usual.scores:
+        parts.append(f"scores in {model.scores}")
     if model.flushes:
         parts.append("flushes subnormals")
     if model.truncates:

@@ -328,6 +328,12 @@ def test_what_numpy_can_read_is_read(value: object) -> None:
     np.testing.assert_array_equal(read, VALUES, strict=True)
 
 
+def test_a_list_of_all_quantities_is_told_to_be_a_tuple() -> None:
+    with pytest.raises(ResultError, match="a list of 2, not an array; a tuple of them is A, C"):
+        by_quantity([VALUES, VALUES], ("A", "C"), ())
+    assert by_quantity((VALUES, VALUES), ("A", "C"), ()).keys() == {"A", "C"}
+
+
 def test_scalars_have_no_axes() -> None:
     assert to_numpy(2.5).shape == to_numpy(np.float32(2.5)).shape == ()
     assert to_numpy(np.float32(2.5)).dtype == np.dtype("f4")
@@ -337,7 +343,7 @@ def test_scalars_have_no_axes() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        pytest.param([[1.0, 2.0]], "a list, not an array", id="list"),
+        pytest.param([[1.0, 2.0]], "a list, not an array; np.asarray", id="list"),
         pytest.param("text", "a str, not an array", id="text"),
         pytest.param(object(), "an object, not an array", id="object"),
         pytest.param((i for i in [1]), "a generator, not an array", id="generator"),

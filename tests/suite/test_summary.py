@@ -14,9 +14,10 @@ from qkvac.failures import command, explain, groups
 from qkvac.identity import Identity, identities
 from qkvac.report import NOT_PROVED, Report
 from qkvac.roster import Entry, Roster
+from qkvac.spec.attention import Arithmetic
 from qkvac.spec.cases import profiles_with_cases
 from qkvac.spec.registry import forward_profiles, gradient_profiles, known_profiles
-from qkvac.summary import plain, show
+from qkvac.summary import model_words, plain, show
 from qkvac.terminal import Terminal
 
 ONE = Subject("my_port", "default", "cpu", "my port.py")
@@ -214,6 +215,35 @@ def test_failures_that_are_alike_are_told_once() -> None:
     text = plain(Report((FAILURE, *more, *deaths)))
     assert "alike in hot/0, hot/1, hot/2 and 2 more" in text
     assert text.count("again:") == 2
+
+
+def test_what_a_call_does_to_its_inputs_stands_first() -> None:
+    found = [
+        result("A", Status.FAILED, clause="local"),
+        result("unchanged", Status.FAILED, clause="metamorphic"),
+        result("C", Status.FAILED, clause="bound"),
+    ]
+    text = plain(Report(tuple(found)))
+    places = [text.index(f"· {name}: failed") for name in ("unchanged", "A", "C")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"scores": "float16"}, "scores in float16"),
+        ({"elementwise": "bfloat16"}, "elementwise operations in bfloat16"),
+        ({"operands": "tfloat32"}, "multiplies tfloat32"),
+        ({"storage": "float16"}, "stored as float16"),
+        ({"blocks": 64}, "blocks of 64 keys"),
+        ({"truncates": True}, "cuts results off"),
+        ({"flushes": True}, "flushes subnormals"),
+        ({"softmax": "fused"}, "softmax fused"),
+    ],
+)
+def test_every_declaration_is_printed(fields: dict[str, object], words: str) -> None:
+    assert words in model_words(Arithmetic.for_dtype("float32", fields), "float32")
+    assert words not in model_words(Arithmetic.for_dtype("float32"), "float32")
 
 
 def test_one_port_is_shown_by_quantity_and_dtype() -> None:
