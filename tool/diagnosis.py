@@ -31,7 +31,7 @@ from qkvac.spec.rewriting import Rewrite, rewritten
 from qkvac.spec.syntax import Program
 
 PATIENCE: Final = 8.0
-"""Seconds that a diagnosis may take."""
+"""Seconds of this process that a diagnosis may take."""
 ENTRIES: Final = 1 << 15
 """Answers with more entries in a quantity are not kept for a diagnosis."""
 OFFERED: Final = 3
@@ -90,7 +90,7 @@ def diagnose(samples: Sequence[Sample], patience: float = PATIENCE) -> Diagnosis
     kept = [Examined(sample) for sample in ordered]
     if not kept or not ordered[0].failing:
         return None
-    deadline = time.monotonic() + patience
+    deadline = time.process_time() + patience
     programs = {answer.program for answer in kept if answer.sample.failing}
     # A variant that never fails may be computed by other lines of the port.
     kept = [answer for answer in kept if answer.program in programs]
@@ -147,7 +147,7 @@ def _is_likely(fault: Fault, answer: Examined, deadline: float) -> bool:
     """Whether a fault is worth a closer look; poor arithmetic has to be carried out."""
     if not fault.structural:
         return True
-    if time.monotonic() < deadline:
+    if time.process_time() < deadline:
         with attempt(f"a glance at {fault.name} for {answer.sample.case.id}"):
             return answer.resembles(_of(fault, answer.program))
     return False
@@ -162,7 +162,7 @@ def _explained(make: Maker, answers: Sequence[Examined], deadline: float) -> flo
     worst = 0.0
     for answer in answers:
         left = None
-        if time.monotonic() < deadline:
+        if time.process_time() < deadline:
             # What cannot be made of these equations, or computed for these sizes, explains nothing.
             with attempt(f"a candidate for {answer.sample.case.id}"):
                 left = answer.left(make(answer.program))
@@ -186,7 +186,7 @@ def _together(
         if fault.structural and _has_place(fault, program) and _is_partly(fault, first)
     ]
     for chosen, make in _candidates(formulas, first):
-        if time.monotonic() > deadline:
+        if time.process_time() > deadline:
             return
         possible = False
         with attempt(" and ".join(fault.name for fault in chosen)):

@@ -29,7 +29,10 @@ FAILING: Final = 48
 PASSING: Final = 12
 """Answers that are kept of a subject in a dtype."""
 SECONDS: Final = 30.0
-"""What all diagnoses of a run may take, of which the first ones get the most."""
+"""What all diagnoses of a run may take, of which the first ones get the most.
+
+It is time of this process: on a busy machine a diagnosis takes longer, and finds the same.
+"""
 
 BROKEN: Final[Mapping[str, str]] = {
     "unchanged": "it writes into its inputs, or returns memory that belongs to them",
@@ -105,7 +108,7 @@ class Evidence:
 
     def diagnosed(self, results: Sequence[Result]) -> list[Result]:
         """The results with what is probably wrong added to those that failed."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.process_time() + SECONDS
         groups = dict[tuple[str, str, str], list[Result]]()
         for result in results:
             cell = result.cell
@@ -124,7 +127,7 @@ class Evidence:
             samples = self._samples.get(key, [])
             if values and samples:
                 ask = partial(fresh.answers, self._entries[key[0]], self.options, key[2])
-                patience = max(deadline - time.monotonic(), 1.0)
+                patience = max(deadline - time.process_time(), 1.0)
                 stated = precision.stated(samples, group)
                 try:
                     seen = conditions.of_results(group)
@@ -166,7 +169,7 @@ def explain(
     `stated` is the effective precision in words, which is added where precision is the trouble.
     `seen` are the cases that fail and that pass, by default those of the samples.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.process_time() + patience
     where = conditions.condition(*(seen or _cases(samples)))
     few = where is not None and where.of_few
     looked = glances.glance(samples)
@@ -174,7 +177,7 @@ def explain(
         # The rows that a convention is about are the condition.
         return _joined(str(where) if few and not looked.of_convention else None, looked.text)
     if looked is not None:
-        told = explain(looked.rest, checks, deadline - time.monotonic(), stated, ask, seen)
+        told = explain(looked.rest, checks, deadline - time.process_time(), stated, ask, seen)
         return _joined(looked.text, told)
     first = next((name for name in FIRST if name in checks), None)
     if first in ("repeat", "state"):
@@ -182,7 +185,7 @@ def explain(
         return f"the check {first!r} fails as well: {broken(first, profile)}"
     found = diagnosis.diagnose(samples, 0.6 * patience)
     if where is not None and ask is not None and (few or found is None):
-        left = 0.5 * (deadline - time.monotonic())
+        left = 0.5 * (deadline - time.process_time())
         where = conditions.confirmed(where, samples, partial(_asked, ask, left))
     first_words = str(where) if where is not None and few else None
     if found is not None:
@@ -207,7 +210,7 @@ def _symmetries(
     samples: Sequence[Sample], ask: Ask | None, deadline: float
 ) -> list[symmetries.Symmetry]:
     sample = symmetries.suitable(samples)
-    patience = deadline - time.monotonic()
+    patience = deadline - time.process_time()
     if sample is None or ask is None or patience <= 0:
         return []
     return symmetries.judged(sample, ask(symmetries.posed(sample), patience))

@@ -42,9 +42,9 @@ def resembling(samples: Sequence[Sample], patience: float = PATIENCE) -> str | N
     failing = sorted((s for s in samples if s.failing), key=lambda sample: sample.weight)
     if not failing:
         return None
-    deadline = time.monotonic() + patience
+    deadline = time.process_time() + patience
     for words, model in models(failing[0].arithmetic):
-        if all(time.monotonic() < deadline and _conforms(s, model) for s in failing):
+        if all(time.process_time() < deadline and _conforms(s, model) for s in failing):
             return words
     return None
 
