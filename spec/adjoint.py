@@ -55,7 +55,8 @@ def adjoint(
     that all samples of a batch have in common, or that are broadcast otherwise; their gradients
     are summed to their shapes. `contracted` takes the sum of a softmax's rule over the width of
     its product instead of over the keys, as kernels do that never hold dA: for c = p @ v it is
-    Σ p · dp = Σ dc · c. Both are the same in exact arithmetic, and rounded differently.
+    Σ p · dp = Σ dc · c, where keys are the last axis. Both are the same in exact arithmetic, and
+    rounded differently.
 
     Raises SpecError for an operation that has no reverse rule here, or if a name of the program
     is that of a cotangent.
@@ -133,7 +134,7 @@ class _Adjoint:
         if defined.reverse is None:
             raise SpecError(f"{node.name} has no reverse rule")
         own = Ref(target.name) if defined.is_nonlinear else node
-        back = Backward(node, given, own, lambda: self.terms(target.name, given))
+        back = Backward(node, given, own, lambda: self.terms(target, node.axis, given))
         for argument, part in defined.reverse(back):
             if is_scalar(argument, self.tensors):
                 continue
@@ -156,10 +157,10 @@ class _Adjoint:
         )
         return fresh(cotangent(LOGITS), used)
 
-    def terms(self, name: str, given: Expr) -> Expr:
-        """What is summed along the rows of a softmax, which is the tensor `name`."""
-        weights, handed = Ref(name), self.handed.get(name, [])
-        if self.contracted and len(handed) == 1:
+    def terms(self, target: Tensor, axis: int | None, given: Expr) -> Expr:
+        """What is summed along the axis of a softmax, which is the tensor `target`."""
+        weights, handed = Ref(target.name), self.handed.get(target.name, [])
+        if self.contracted and len(handed) == 1 and axis == target.rank - 1:
             (product,) = handed
             if isinstance(product, Op) and product.name == "matmul":
                 left, right = product.args

@@ -9,7 +9,9 @@ form.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import product
@@ -132,9 +134,10 @@ class Profile:
     @cached_property
     def texts(self) -> Mapping[str, str]:
         """Variant → text; the first is the one without flags. Raises SpecError."""
-        return MappingProxyType(self._made(self.text))
+        return MappingProxyType(self.made(self.text))
 
-    def _made(self, text: Text) -> dict[str, str]:
+    def made(self, text: Text) -> dict[str, str]:
+        """Variant → text, of a text in any of its forms; raises what a function of it raises."""
         if isinstance(text, str):
             return {PLAIN: text}
         if isinstance(text, Mapping):
@@ -146,10 +149,11 @@ class Profile:
                 raise SpecError(
                     f"{self.name}: the text asks for {flag}, which is no flag ({known})"
                 )
-        return {
-            "-".join(filter(None, chosen)) or PLAIN: text(**dict(zip(flags, chosen, strict=True)))
-            for chosen in product(*map(self.choices.__getitem__, flags))
-        }
+        with redirect_stdout(sys.stderr):
+            return {
+                "-".join(filter(None, words)) or PLAIN: text(**dict(zip(flags, words, strict=True)))
+                for words in product(*map(self.choices.__getitem__, flags))
+            }
 
     @cached_property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
@@ -184,7 +188,7 @@ class Profile:
 
     @cached_property
     def _equivalents(self) -> Mapping[str, tuple[Program, ...]]:
-        others = [self._made(text) for text in self.alternatives]
+        others = [self.made(text) for text in self.alternatives]
         return {
             variant: (_parsed(text), *(_parsed(other[variant]) for other in others))
             for variant, text in self.texts.items()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
@@ -123,9 +125,18 @@ def gradient_profiles() -> Mapping[str, Profile]:
 
 
 def usual_profile() -> str:
-    """The profile that is meant where none is named: the first of the last source, or our own."""
-    latest = _chosen.sources[-1].profiles if _chosen.sources else declared_in(attention)
-    return latest[0].name
+    """The profile that is meant where none is named: the first of the last file, or our own.
+
+    What packages declare is there without being asked for, and changes nothing about that.
+    """
+    files = [source.profiles for source in _chosen.sources if source.is_file]
+    return (files[-1] if files else declared_in(attention))[0].name
+
+
+def option_for(profile: str) -> tuple[str, ...]:
+    """Words of a command line that make a profile known: of a file that declares it."""
+    source = source_of(profile)
+    return ("--spec", source.name) if source is not None and source.is_file else ()
 
 
 def sources() -> list[str]:
@@ -180,14 +191,19 @@ _R = TypeVar("_R")
 
 
 def _run(name: str, action: Callable[[], _R]) -> _R:
-    """Runs a file that declares profiles; whatever it raises is one line with its place."""
+    """Runs a file that declares profiles; whatever it raises is one line with its place.
+
+    What it prints goes to stderr: stdout is for what was asked for.
+    """
     try:
-        return action()
+        with redirect_stdout(sys.stderr):
+            return action()
     except SyntaxError as error:
         text = (error.text or "").rstrip("\n")
         caret = f"\n    {' ' * max((error.offset or 1) - 1, 0)}^"
         shown = f"\n    {text}{caret}" if text else ""
-        raise SpecError(f"{name}, line {error.lineno}: {error.msg}{shown}") from None
+        place = f", line {error.lineno}" if error.lineno else ""
+        raise SpecError(f"{name}{place}: {error.msg}{shown}") from None
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -7,19 +7,30 @@ error names the profile, and the line of the text where there is one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from keyword import iskeyword
 from pathlib import Path
+from sys import float_info
 from typing import Final
+from unicodedata import normalize
 
 import numpy as np
 
 from qkvac.spec import shapes
-from qkvac.spec.profile import PLAIN, Flag, Mask, Parameter, Profile, Size
+from qkvac.spec.axes import is_scalar
+from qkvac.spec.equations import fold
+from qkvac.spec.profile import PLAIN, Binding, Flag, Mask, Parameter, Profile, Size
 from qkvac.spec.registry import Source
-from qkvac.spec.syntax import Expr, Program, Ref, SpecError, walk
+from qkvac.spec.rules import ONE
+from qkvac.spec.syntax import Expr, Op, Program, Ref, SpecError, walk
 
 ROOM: Final = 1 + 2.0**-40
 """For the roundings of a difference of two enclosures."""
+SIZES: Final = (1, 2, 4, 5, 7, 9, 13)
+"""Of all axes at once, for what is computed from them."""
+LONG: Final = (200, 2**15)
+"""Lines and characters beyond which a text is no text of an attention, and takes long to read."""
 _LINE = re.compile(r"^spec line \d+: ")
 
 
@@ -38,8 +49,8 @@ def check(source: Source) -> None:
             problem = str(error)
         except RecursionError:
             problem = "an equation is nested too deeply"
-        except Exception as error:  # what a text function of the user's raises
-            problem = f"its text cannot be made: {type(error).__name__}: {error}"
+        except Exception as error:  # of a text that Python itself cannot read
+            problem = f"its text cannot be read: {type(error).__name__}: {error}"
         if problem is not None:
             raise SpecError(f"{source.name}{_place(text, problem)}: {_named(profile, problem)}")
 
@@ -60,20 +71,109 @@ def _place(text: str, problem: str) -> str:
 
 def problems(profile: Profile) -> Iterator[str]:
     """What is wrong with a declaration, the most telling first; raises SpecError and ShapeError."""
-    if not profile.name.isidentifier() or profile.name.endswith("_gradients"):
-        yield f"{profile.name!r} is no name for a function whose gradients are …_gradients"
-    if not profile.returns:
-        yield "it returns nothing: name the quantities that its function returns"
+    yield from _of_signature(profile)
+    yield from _of_texts(profile)
     for variant in profile.texts:
         for program in profile.equivalents(variant):
             where = "" if variant == PLAIN else f" ({variant})"
             yield from (f"{problem}{where}" for problem in _of_program(profile, variant, program))
     yield from _of_names(profile)
-    if profile.alternatives:
-        yield from _of_alternatives(profile)
     for variant in profile.texts:
         for program in (*profile.equivalents(variant), *profile.gradients.equivalents(variant)):
             shapes.check(program)
+        for program in profile.equivalents(variant):
+            yield from _of_scalars(profile, program)
+    if profile.alternatives:
+        yield from _of_alternatives(profile)
+
+
+def _is_name(word: str) -> bool:
+    """Whether Python has it for a name as it stands, and not for another way to write one."""
+    return word.isidentifier() and not iskeyword(word) and normalize("NFKC", word) == word
+
+
+def _of_signature(profile: Profile) -> Iterator[str]:
+    """What no Python function can be called by, take or return."""
+    if not _is_name(profile.name) or profile.name.endswith("_gradients"):
+        yield f"{profile.name!r} is no name for a function whose gradients are …_gradients"
+    for word in profile.keywords:
+        if not _is_name(word):
+            yield f"{word!r} is no name of a keyword"
+    for word, times in Counter((*profile.takes, *profile.keywords)).items():
+        if times > 1:
+            yield f"it takes {word} twice"
+    for word, times in Counter(profile.returns).items():
+        if times > 1:
+            yield f"it returns {word} twice"
+    if not profile.returns:
+        yield "it returns nothing: name the quantities that its function returns"
+    for word, bound in profile.keywords.items():
+        if not isinstance(bound, Binding):
+            yield f"the keyword {word} is {bound!r}, and no Size, Flag, Mask or Parameter"
+        elif isinstance(bound, Parameter):
+            yield from _of_values(word, bound)
+
+
+def _of_values(keyword: str, bound: Parameter) -> Iterator[str]:
+    if not bound.values:
+        yield f"the keyword {keyword} has no values to try"
+    for value in bound.values:
+        if not isinstance(value, (int, float)) or not abs(value) <= float_info.max:
+            yield f"the keyword {keyword} cannot try {value!r}, which is no finite number"
+
+
+def _of_texts(profile: Profile) -> Iterator[str]:
+    """What is no text, and flags that choose none."""
+    for text in (profile.text, *profile.alternatives):
+        try:
+            made = profile.made(text)
+        except SpecError:
+            raise
+        except Exception as error:
+            yield f"its text cannot be made: {type(error).__name__}: {error}"
+            return
+        for variant, one in made.items():
+            if not isinstance(one, str):
+                yield f"its text is {one!r} where it is {variant}, and no string"
+                continue
+            lines = one.count("\n")
+            if lines > LONG[0] or len(one) > LONG[1]:
+                most = f"{LONG[0]} and {LONG[1]} are the most"
+                yield f"its text has {lines} lines and {len(one)} characters; {most}"
+    for flag, chosen in profile.choices.items():
+        for word in filter(None, chosen):
+            with_it = {v: t for v, t in profile.texts.items() if word in v.split("-")}
+            without = [_without(profile, variant, word) for variant in with_it]
+            if with_it and list(with_it.values()) == without:
+                yield f"{flag} chooses nothing: the text is the same with {word} and without"
+
+
+def _without(profile: Profile, variant: str, word: str) -> str | None:
+    """The text of a variant without one of its words."""
+    return profile.texts.get("-".join(w for w in variant.split("-") if w != word) or PLAIN)
+
+
+def _of_scalars(profile: Profile, program: Program) -> Iterator[str]:
+    """Numbers that cannot be computed: a zero below a bar, a root of what is negative."""
+    bound = [one for one in profile.keywords.values() if isinstance(one, Parameter)]
+    for equation in program.equations:
+        for node in walk(equation.expression):
+            if not isinstance(node, Op):
+                continue
+            if node.name == "divide" and is_scalar(node.args[1], program.tensors):
+                node = Op("divide", (ONE, node.args[1]))
+            elif not is_scalar(node, program.tensors):
+                continue
+            names = {part.name for part in walk(node) if isinstance(part, Ref)}
+            for size in SIZES:
+                sizes = dict.fromkeys(names, size)
+                values = {one.name: one.values[0] for one in bound if one.name in names}
+                try:
+                    fold(node, {**sizes, **values})
+                except (ArithmeticError, ValueError) as error:
+                    where = ", ".join(f"{name} = {size}" for name in sorted(sizes.keys() - values))
+                    yield f"{error}{f' (where {where})' if where else ''}\n    {equation.text}"
+                    break
 
 
 def _of_program(profile: Profile, variant: str, program: Program) -> Iterator[str]:
@@ -155,14 +255,10 @@ def _of_names(profile: Profile) -> Iterator[str]:
             if name not in profile.takes:
                 yield f"{name} is optional ({flag}), but no argument"
     for keyword, bound in profile.keywords.items():
-        if not keyword.isidentifier():
-            yield f"{keyword!r} is no name of a keyword"
         if isinstance(bound, Mask) and bound.input not in inputs:
             yield f"the keyword {keyword} gives {bound.input}, which is no input of the text"
         if isinstance(bound, Parameter) and bound.name not in parameters:
             yield f"the keyword {keyword} gives {bound.name}, which is no parameter of the text"
-        if isinstance(bound, Parameter) and not bound.values:
-            yield f"the keyword {keyword} has no values to try"
     chosen = {word for variant in profile.texts for word in variant.split("-")}
     for keyword, words in profile.choices.items():
         missing = [word for word in words if word and word not in chosen]

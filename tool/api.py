@@ -23,7 +23,7 @@ def check(
     port: object,
     *,
     profile: str = "",
-    spec: Iterable[str | os.PathLike[str]] = (),
+    spec: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     declare: Mapping[str, Any] | Iterable[str] = (),
     profiles: Iterable[str] = (),
     dtypes: Iterable[str] = (),
@@ -48,13 +48,15 @@ def check(
     has them, or a single function is called here, on the calling thread: what crashes, hangs or
     exhausts the memory does so to the caller, and `timeout` and `memory` have no effect. Judging
     is done in other processes either way. `profile` says what a single function computes, where
-    its name does not; `spec` are files that declare profiles of your own. `declare` is a table like
-    QKVAC, or dotted TOML as for `--declare`; the other arguments are the options of `qkvac check`.
+    its name does not; `spec` is a file that declares profiles of your own, or several. `declare` is
+    a table like QKVAC, or dotted TOML as for `--declare`; the other arguments are the options of
+    `qkvac check`.
 
     Raises UsageError where an argument makes no sense or the port cannot be loaded, and
     KeyboardInterrupt.
     """
-    use([os.fspath(file) for file in spec])
+    files = [spec] if isinstance(spec, str | os.PathLike) else spec
+    use([os.fspath(file) for file in files])
     resident = None
     if isinstance(port, list | tuple):
         text = text_of([os.fspath(word) for word in port])

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from qkvac.only import Only
-from qkvac.spec.registry import known_profiles, remembered
+from qkvac.spec.registry import known_profiles, remembered, usual_profile
 from qkvac.texts import NAME, line
 from qkvac.toml import TOMLDecodeError, loads, text_of
 
@@ -190,7 +190,7 @@ def parse(
     in messages. Raises DeclarationError.
     """
     _check(raw, source)
-    profiles = tuple(raw.get("profiles", functions or ("attention",)))
+    profiles = tuple(raw.get("profiles", functions or (usual_profile(),)))
     absent = [name for name in profiles if functions and name not in functions]
     if absent:
         raise DeclarationError(

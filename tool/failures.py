@@ -12,7 +12,7 @@ from qkvac.cells import COMMAND, FOLDER, LOADED, Result, Status
 from qkvac.draw import draw_of
 from qkvac.selection import known_case
 from qkvac.spec import clauses
-from qkvac.spec.registry import source_of
+from qkvac.spec.registry import option_for
 from qkvac.texts import visible
 
 SHOWN: Final = 6
@@ -92,8 +92,7 @@ def command(result: Result) -> str:
     else:
         words = ["qkvac", "run", "--backend", subject.name]
     words += shlex.split(subject.declare)
-    source = source_of(cell.profile)
-    words += ["--spec", source.name] if source is not None and source.is_file else []
+    words += option_for(cell.profile)
     words += ["--case", cell.case, "--dtype", cell.dtype]
     _, draw = draw_of(cell.case)
     if draw is not None and subject.form != FOLDER:

@@ -22,6 +22,7 @@ import numpy as np
 
 from qkvac.arrays import first_line
 from qkvac.ports import Function, Port, PortError, known_functions
+from qkvac.spec.registry import usual_profile
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Sequence[Any]]
@@ -84,7 +85,7 @@ def load(text: str) -> Port:
         found = ", ".join(f"{given.name} {given.type}" for given in model.inputs)
         raise PortError(f"{text}: the inputs are not of one dtype that is tested: {found}")
     # Several profiles take the same inputs, and a model does not say which of them it is.
-    profile = "attention" if "attention" in functions else next(iter(functions))
+    profile = usual_profile() if usual_profile() in functions else next(iter(functions))
     known = {name for f in functions for name in _returned(model, known_functions()[f]).values()}
     notes = tuple(f"output {name!r} is no quantity" for name in model.outputs if name not in known)
     declaration = {"profiles": [profile], "dtypes": [DTYPES[types.pop()]]}

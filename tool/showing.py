@@ -48,7 +48,10 @@ def spec_text(name: str | None, form: str) -> str:
         lines[-1] += f"; {', '.join(inner)} may be left out"
     if profile.budget:
         count, turned = profile.budget.products, profile.budget.transpositions
-        lines.append(f"takes {count} matrix products and {turned} transposition")
+        lines.append(
+            f"takes {count} matrix product{'s' * (count != 1)}"
+            f" and {turned} transposition{'s' * (turned != 1)}"
+        )
     asked = cases(name)
     needed = sorted({word for case in asked for word in case.needs})
     if needed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from qkvac.only import is_choice
 from qkvac.skeletons import function
 from qkvac.spec.attention import CONVENTIONS
 from qkvac.spec.profile import Profile
-from qkvac.spec.registry import known_profiles, usual_profile
+from qkvac.spec.registry import known_profiles, option_for, usual_profile
 from qkvac.spec.syntax import Ref
 from qkvac.usage import UsageError, unknown
 
@@ -100,6 +101,11 @@ def port(name: str, profiles: tuple[str, ...]) -> str:
     return "\n\n".join([head, *map(function, profiles)])
 
 
+def _spec(profiles: tuple[str, ...]) -> tuple[str, ...]:
+    """Options by which some profiles are known, each once."""
+    return tuple(word for option in dict.fromkeys(map(option_for, profiles)) for word in option)
+
+
 def _takes_more(name: str) -> bool:
     """Whether a function takes what kernels take: masks, a scale, axes that differ."""
     profile = known_profiles()[name]
@@ -164,7 +170,8 @@ def write(path: Path, profiles: tuple[str, ...] = ()) -> str:
     elif path.suffix == ".py":
         text = port(path.stem, profiles)
         names = " and ".join(f"`{name}`" for name in profiles)
-        advice = f"{path} is written; fill in {names}, then: qkvac check {path}"
+        then = shlex.join(("qkvac", "check", str(path), *_spec(profiles)))
+        advice = f"{path} is written; fill in {names}, then: {then}"
     else:
         raise UsageError(
             f"{path}: a skeleton is a Python port, FILE.py, or the declaration {FILE}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator
 from typing import Final
@@ -12,7 +13,7 @@ from qkvac.spec.adjoint import cotangent
 from qkvac.spec.notation import declaration, expression
 from qkvac.spec.numpy_functions import body, signature, spelt
 from qkvac.spec.profile import Binding, Flag, Mask, Profile, Size
-from qkvac.spec.registry import known_profiles
+from qkvac.spec.registry import known_profiles, option_for
 from qkvac.spec.syntax import Tensor
 
 WIDTH: Final = 98
@@ -68,7 +69,8 @@ def _told(profile: Profile) -> Iterator[str]:
         named = ", ".join(f'"{spelt(name)}": {name}' for name in names)
         yield f"{names[-1]} alone will do, but the more there is, the sharper the test;"
         yield f"{{{named}}} says it all."
-    yield f"The equations are those of `qkvac spec {profile.name}`."
+    asked = shlex.join(("qkvac", "spec", profile.name, *option_for(profile.name)))
+    yield f"The equations are those of `{asked}`."
 
 
 def _taken(profile: Profile) -> str:

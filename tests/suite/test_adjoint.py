@@ -85,6 +85,13 @@ TEXTS = {
         z[d] = b * b
         C[n, d] = Y + z + b
     """,
+    # A softmax over queries, which compete for keys.
+    "slots": """
+        X[n, d]
+        W[d, d]
+        A[n, n] = softmax(X @ W @ X.T / sqrt(d), axis=0)
+        C[n, d] = A @ X
+    """,
     "sigmoid": """
         X[n, d]
         Wq[d, d]
@@ -161,22 +168,24 @@ class Tangents(Rearrangements):
 
     def softmax(self, x: Pair, axis: int, where: Array | None) -> Pair:
         """The quotient rule for e^x over its sum, entry by entry."""
-        assert axis == -1
         keep = np.broadcast_to(True if where is None else where, x.shape)
-        scores, moving = x.value.entries, x.tangent.entries
-        value, tangent = np.empty(x.shape, object), np.empty(x.shape, object)
-        for row in np.ndindex(x.shape[:-1]):
-            kept = [j for j in range(x.shape[-1]) if keep[(*row, j)]]
+        keep, scores, moving = (
+            np.moveaxis(array, axis, -1) for array in (keep, x.value.entries, x.tangent.entries)
+        )
+        value, tangent = np.empty(keep.shape, object), np.empty(keep.shape, object)
+        for row in np.ndindex(keep.shape[:-1]):
+            kept = [j for j in range(keep.shape[-1]) if keep[(*row, j)]]
             power = {j: scores[(*row, j)].exp() for j in kept}
             total = sum(power.values(), arb(0))
             change = sum((power[j] * moving[(*row, j)] for j in kept), arb(0))
-            for j in range(x.shape[-1]):
+            for j in range(keep.shape[-1]):
                 value[(*row, j)] = power[j] / total if j in power else arb(0)
                 tangent[(*row, j)] = (
                     power[j] * (moving[(*row, j)] * total - change) / total**2
                     if j in power
                     else arb(0)
                 )
+        value, tangent = (np.moveaxis(array, -1, axis) for array in (value, tangent))
         return Pair(Balls.of(value), Balls.of(tangent))
 
     def sigmoid(self, x: Pair) -> Pair:

@@ -12,6 +12,7 @@ import pytest
 
 import qkvac
 from qkvac.cells import Result, Status
+from qkvac.declaration import parse
 from qkvac.engine import Engine
 from qkvac.equations import recall, use
 from qkvac.ports import known_functions
@@ -156,6 +157,66 @@ def test_what_is_remembered_of_a_name_goes_with_the_file(tmp_path: Path) -> None
             'P = Profile("mine", "", text, takes="X", returns="C")',
             "its text cannot be made: KeyError",
         ),
+        (
+            'def text(): return text()\nP = Profile("mine", "", text, takes="X", returns="C")',
+            "its text cannot be made: RecursionError",
+        ),
+        (
+            "def text(causal): return None if causal else 'X[n]\\nC[n] = X'\n"
+            'P = Profile("mine", "", text, takes="X", returns="C", keywords={"causal": Flag()})',
+            "its text is None where it is causal, and no string",
+        ),
+        (
+            "def text(causal): return 'X[n]\\nC[n] = X'\n"
+            'P = Profile("mine", "", text, takes="X", returns="C", keywords={"causal": Flag()})',
+            "causal chooses nothing: the text is the same with causal and without",
+        ),
+        (profile("X[n]\n" * 300 + "C[n] = X", 'takes="X", returns="C"'), "its text has 302 lines"),
+        (profile("X[n, d]\nC[n, d] = X", 'takes="X, X", returns="C"'), "it takes X twice"),
+        (
+            profile("X[n, d]\nC[n, d] = X", 'takes="X", returns="C", keywords={"X": Flag()}'),
+            "it takes X twice",
+        ),
+        (profile("X[n, d]\nC[n, d] = X", 'takes="X", returns="C, C"'), "it returns C twice"),
+        (profile("X[n]\nC[n] = X", 'takes="X", returns="C"', "class"), "is no name"),
+        (profile("X[n]\nC[n] = X", 'takes="X", returns="C"', "\ufb01x"), "is no name"),
+        (
+            profile("X[n, d]\nC[n, d] = X", 'takes="X", returns="C", keywords={"heads": 3}'),
+            "the keyword heads is 3, and no Size",
+        ),
+        *(
+            (
+                profile(
+                    "X[n, d]\ns\nC[n, d] = X * s",
+                    f'takes="X", returns="C", keywords={{"s": Parameter("s", values=({value},))}}',
+                ),
+                "the keyword s cannot try",
+            )
+            for value in ("float('nan')", "10**400", "'2'", "None", "1j")
+        ),
+        (
+            profile("X[n, d]\nC[n, d] = X / 0", 'takes="X", returns="C"'),
+            "line 4: mine: division by a scalar that is 0",
+        ),
+        (
+            profile("X[n, d]\nC[n, d] = X / (d - 4)", 'takes="X", returns="C"'),
+            "line 4: mine: division by a scalar that is 0 (where d = 4)",
+        ),
+        (
+            profile("X[n, d]\nC[n, d] = X * sqrt(d - 9)", 'takes="X", returns="C"'),
+            "line 4: mine: square root of the negative scalar -8 (where d = 1)",
+        ),
+        (
+            profile("X[n, d]\nC[n, d] = X / (1 + sqrt(d))", 'takes="X", returns="C"'),
+            "line 4: mine: a sum or a root of an irrational scalar is outside the grammar",
+        ),
+        (
+            profile(
+                "X[n, d]\nC[n, d] = X + X",
+                'takes="X", returns="C", alternatives=("X[n, d]\\nC[n, d] = X @ X",)',
+            ),
+            "mine: C[n, d] = X @ X: [n, d] @ [n, d]: the inner axis is d left, n right",
+        ),
     ],
 )
 def test_a_file_that_makes_no_sense_is_one_clear_error(
@@ -167,6 +228,35 @@ def test_a_file_that_makes_no_sense_is_one_clear_error(
     first = str(caught.value).partition("\n")[0]
     assert first.startswith(str(path))
     assert message in first
+
+
+def test_bytes_that_are_no_text_have_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_bytes(b"\0\1\2")
+    with pytest.raises(UsageError) as caught:
+        use([path])
+    assert "None" not in str(caught.value)
+
+
+def test_what_a_file_prints_is_not_the_answer(tmp_path: Path) -> None:
+    text = """print("loaded")
+def text(causal):
+    print("made")
+    return "X[n, d]\\nC[n, d] = softmax(X @ X.T, axis=1{}) @ X".format(
+        ", where=causal(n, n)" if causal else "")
+P = Profile("mine", "", text, takes="X", returns="C", keywords={"causal": Flag()})
+"""
+    done = command("spec", "--spec", file(tmp_path, text), "--format", "json")
+    assert json.loads(done.stdout)["profile"] == "mine"
+    assert "loaded" in done.stderr
+    assert "made" in done.stderr
+
+
+def test_a_softmax_over_queries_has_gradients(tmp_path: Path) -> None:
+    text = "X[n, d]\nA[n, n] = softmax(X @ X.T, axis=0)\nC[n, d] = A @ X"
+    use([file(tmp_path, profile(text, 'takes="X", returns="A, C"'))])
+    equations = known_profiles()["mine"].gradients.program().equations
+    assert "dS[n, n] = A * (dA - sum(A * dA, axis=0))" in [one.text for one in equations]
 
 
 def test_a_mark_shows_the_place(tmp_path: Path) -> None:
@@ -255,11 +345,12 @@ def test_a_package_registers_profiles(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text("[qkvac.profiles]\nmine = my_profiles\n")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from qkvac.cli import main\nmain(['spec', 'mine'])"
+        "from qkvac.cli import main\nmain(['spec', *sys.argv[1:]])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "C[n, d] = X + X" in done.stdout
+    for words, equation in ((["mine"], "C[n, d] = X + X"), ([], "Q[n, c] = X @ Wq")):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert equation in done.stdout
 
 
 def test_pytest_takes_a_file() -> None:
@@ -283,11 +374,25 @@ def test_pytest_takes_a_file() -> None:
 def test_python_takes_a_file() -> None:
     report = qkvac.check(
         VARIANTS / "differential" / "port.py",
-        spec=[DIFFERENTIAL],
+        spec=DIFFERENTIAL,
         dtypes=["float32"],
         cases=["differential_attention/normal/*"],
     )
     assert report.passed
+
+
+def test_what_is_to_be_done_next_names_the_file(tmp_path: Path) -> None:
+    done = command("new", "port.py", "--spec", CROSS, cwd=tmp_path)
+    assert f"then: qkvac check port.py --spec {CROSS}" in done.stdout
+    written = (tmp_path / "port.py").read_text(encoding="utf-8")
+    assert f"qkvac spec weighted_cross_attention --spec {CROSS}" in " ".join(written.split())
+
+
+def test_what_is_no_module_offers_the_first_of_a_file() -> None:
+    use([CROSS])
+    assert parse({}).profiles == ("weighted_cross_attention",)
+    use()
+    assert parse({}).profiles == ("attention",)
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_port_fails_until_it_is_filled_in(
     path = tmp_path / 'my "quoted" port.py'
     status, out, err = command(capsys, "new", str(path))
     assert (status, err) == (0, "")
-    assert f"fill in `attention`, then: qkvac check {path}" in out
+    assert f"fill in `attention`, then: qkvac check {shlex.quote(str(path))}" in out
     words = ("check", str(path), "--case", SMALL, "--dtype", "float32")
     status, out, _ = command(capsys, *words)
     assert status == 1
