@@ -53,6 +53,11 @@ class Anatomy:
         found = (node for e in self.named.equations for node in walk(e.expression))
         return tuple(node for node in found if isinstance(node, Op))
 
+    @cached_property
+    def is_masked(self) -> bool:
+        """Whether a softmax leaves keys out."""
+        return any(node.name == "softmax" and len(node.args) > 1 for node in self.nodes)
+
     # --- inputs ------------------------------------------------------------------------------
 
     @cached_property

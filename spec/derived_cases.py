@@ -125,7 +125,16 @@ class Maker:
         found = "each query finds one key: values are copied with every bit"
         roomy = self.sizes((6, 7), ROOMY)
         yield from case("lookup", roomy, made.lookup, found, exact=True)
+        if self.anatomy.is_masked:
+            yield from self.filled(main)
         yield from self.masks()
+
+    def filled(self, sizes: Sizes) -> Iterator[Case]:
+        """Scores so low that a finite number in the place of −∞ is the largest."""
+        why = "all scores below {}: a key that is masked by such a number wins"
+        for name, by, dtypes in (("1e4", -30000.0, WIDE), ("1e9", -(2.0**32), WIDE[:1])):
+            of = partial(made.moved, by=by)
+            yield from self.case(f"below-{name}", sizes, of, why.format(f"−{name}"), dtypes=dtypes)
 
     def values(self) -> Iterator[Case]:
         """Further data."""

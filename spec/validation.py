@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from keyword import iskeyword
 from pathlib import Path
 from sys import float_info
-from typing import Final
+from typing import Any, Final
 from unicodedata import normalize
 
 import numpy as np
@@ -108,13 +108,14 @@ def _of_signature(profile: Profile) -> Iterator[str]:
     if not profile.returns:
         yield "it returns nothing: name the quantities that its function returns"
     for word, bound in profile.keywords.items():
-        if not isinstance(bound, Binding):
-            yield f"the keyword {word} is {bound!r}, and no Size, Flag, Mask or Parameter"
-        elif isinstance(bound, Parameter):
-            yield from _of_values(word, bound)
+        yield from _of_keyword(word, bound)
 
 
-def _of_values(keyword: str, bound: Parameter) -> Iterator[str]:
+def _of_keyword(keyword: str, bound: object) -> Iterator[str]:
+    if not isinstance(bound, Binding):
+        yield f"the keyword {keyword} is {bound!r}, and no Size, Flag, Mask or Parameter"
+    if not isinstance(bound, Parameter):
+        return
     if not bound.values:
         yield f"the keyword {keyword} has no values to try"
     for value in bound.values:
@@ -126,7 +127,7 @@ def _of_texts(profile: Profile) -> Iterator[str]:
     """What is no text, and flags that choose none."""
     for text in (profile.text, *profile.alternatives):
         try:
-            made = profile.made(text)
+            made: dict[str, Any] = {**profile.made(text)}
         except SpecError:
             raise
         except Exception as error:

@@ -17,6 +17,7 @@ from qkvac.spec.cases import cases, find
 from qkvac.spec.derived_cases import Maker
 from qkvac.spec.derived_families import lookup, plain
 from qkvac.spec.families import Frame
+from qkvac.spec.faults import FAULTS
 from qkvac.spec.formats import DTYPES, FORMATS, dtype
 from qkvac.spec.parsing import parse
 from qkvac.spec.profile import PLAIN, Flag, Mask, Parameter, Profile
@@ -477,6 +478,22 @@ def test_wrong_texts_are_caught_in_every_dtype(profile: str, old: str, new: str)
                     break
         else:
             raise AssertionError(f"{new} for {old} passes in {name}")
+
+
+@pytest.mark.parametrize("fill", ["1e4", "1e9"])
+@pytest.mark.parametrize("profile", [LATENT, TEMPERED])
+def test_a_finite_number_in_the_place_of_masked_scores_is_caught(profile: str, fill: str) -> None:
+    def caught(case: Case) -> bool:
+        program = FAULTS[f"mask-fill-{fill}"].program(case.program)
+        if program is None:
+            return False
+        with np.errstate(all="ignore"):
+            outputs = faulty.compute(program, case.inputs("float64"), case.bindings, "float64")
+        return "failed" in statuses(case, "float64", {"C": outputs["C"]}).values()
+
+    (below,) = family(f"below-{fill}", profile)
+    assert caught(below)
+    assert not any(map(caught, family("normal", profile)))
 
 
 Port = Callable[..., Array]
