@@ -77,6 +77,15 @@ def _another_scalar(node: Expr, scene: Scene) -> Changes:
                 yield f"{name} for {node.name}", Ref(name)
 
 
+def _rooted(node: Expr, scene: Scene) -> Changes:
+    """The root of what a tensor is divided by."""
+    if isinstance(node, Op) and node.name == "divide" and scene.axes(node):
+        above, below = node.args
+        if isinstance(below, Ref):
+            new = replace(node, args=(above, Op("sqrt", (below,))))
+            yield f"the root of {below.name}", new
+
+
 def _next_number(node: Expr, scene: Scene) -> Changes:
     if isinstance(node, Number):
         for step in (1, -1):
@@ -178,7 +187,7 @@ def _other_triangle(node: Expr, scene: Scene) -> Changes:
 
 
 RULES: Final[tuple[Callable[[Expr, Scene], Changes], ...]] = (
-    *(_another_tensor, _another_scalar, _next_number),
+    *(_another_tensor, _another_scalar, _rooted, _next_number),
     *(_left_out, _mask_left_out),
     *(_opposite, _swapped, _doubled, _turned),
     *(_another_axis, _another_function, _mean, _other_triangle),

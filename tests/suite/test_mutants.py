@@ -16,6 +16,7 @@ from qkvac.spec.equality import form
 from qkvac.spec.equations import parse
 from qkvac.spec.faulty import FaultyShapes
 from qkvac.spec.mutants import Mutant, mutants, mutants_of
+from qkvac.spec.profile import Profile
 from qkvac.spec.registry import forward_profiles, gradient_profiles, known_profiles
 from qkvac.spec.syntax import Expr
 from qkvac.usage import UsageError
@@ -153,6 +154,12 @@ def test_a_shape_that_only_another_size_fits_is_no_mutant() -> None:
     assert not any("causal(S, S)" in what or "causal(L, L)" in what for what in texts)
     assert not any("repeat(K, L)" in what or "@ K.T" in what for what in texts)
     assert not any("sum_to" in what for what in written("attention"))
+
+
+def test_the_root_of_what_a_tensor_is_divided_by_is_among_them() -> None:
+    text = "X[n, d]\nC[n, d] = X / d"
+    mine = Profile("mine", "", text, takes="X", returns="C")
+    assert "C = X / sqrt(d)" in {mutant.what for mutant in mutants_of(mine)}
 
 
 @pytest.mark.parametrize("profile", forward_profiles())
