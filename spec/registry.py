@@ -156,6 +156,13 @@ def source_of(profile: str) -> Source | None:
     return None
 
 
+def digests(profiles: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of the texts of profiles, of those among them that are not the suite's own."""
+    own = [name for name in sorted(set(profiles)) if source_of(name) is not None]
+    texts = {name: repr(sorted(_chosen.every[name].texts.items())) for name in own}
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+
+
 def known_profiles() -> Mapping[str, Profile]:
     """Every profile by name, those of gradients last."""
     return _chosen.every

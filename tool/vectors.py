@@ -22,6 +22,7 @@ from qkvac import jsons, relations, tensors
 from qkvac.draw import draw_of
 from qkvac.plan import Job
 from qkvac.selection import known_case
+from qkvac.spec import registry
 from qkvac.spec.attention import SPEC_VERSION, Arithmetic
 from qkvac.spec.cases import Case
 from qkvac.spec.comparisons import Certify
@@ -159,7 +160,10 @@ def write(folder: Path, all_vectors: Iterable[Vector], entropy: str = "") -> int
 
 def manifest(entries: Iterable[Mapping[str, Any]], entropy: str = "") -> bytes:
     """The bytes of a manifest; `entropy` is what further draws come from."""
-    table = {"format": FORMAT, "spec": SPEC_VERSION, "vectors": list(entries)}
+    vectors = list(entries)
+    table: dict[str, Any] = {"format": FORMAT, "spec": SPEC_VERSION, "vectors": vectors}
+    if own := registry.digests(str(vector["case"]).partition("/")[0] for vector in vectors):
+        table["equations"] = own
     if entropy:
         table["entropy"] = entropy
     return (json.dumps(table, indent=1, sort_keys=True) + "\n").encode("ascii")
@@ -220,6 +224,7 @@ def read_manifest(folder: Path) -> Manifest:
         table = jsons.loads(data)
         version = table["spec"]
         entries = [(str(e["case"]), str(e["dtype"]), str(e["sha256"])) for e in table["vectors"]]
+        own = dict[str, str](table.get("equations", {}))
     except TensorFileError as error:
         raise UsageError(f"{path} {error}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -228,6 +233,10 @@ def read_manifest(folder: Path) -> Manifest:
         raise UsageError(
             f"{path} is of spec {str(version)[:20]!r}, this is spec {SPEC_VERSION}: export again"
         )
+    known = registry.digests(own)
+    for profile, digest in own.items():
+        if known.get(profile, digest) != digest:
+            raise UsageError(f"{path} is of other equations of {short(profile)}: export again")
     digests = dict[str, dict[str, str]]()
     draws, drawn_from = 0, set[str]()
     for id, dtype, digest in entries:

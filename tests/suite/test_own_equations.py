@@ -326,6 +326,12 @@ def test_every_command_takes_a_file(tmp_path: Path) -> None:
     graded = command("grade", tmp_path / "in", tmp_path / "out", "--spec", CROSS)
     assert graded.returncode == 1, graded.stderr
     assert "missing" in graded.stdout
+    other = tmp_path / "other.py"
+    text = CROSS.read_text(encoding="utf-8")
+    other.write_text(text.replace("sqrt(c)", "sqrt(d)"), encoding="utf-8")
+    graded = command("grade", tmp_path / "in", tmp_path / "out", "--spec", other)
+    assert graded.returncode == 2
+    assert "other equations of weighted_cross_attention: export again" in graded.stderr
 
 
 def test_settings_name_files_beside_them(tmp_path: Path) -> None:
