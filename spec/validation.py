@@ -96,6 +96,8 @@ def _of_signature(profile: Profile) -> Iterator[str]:
     """What no Python function can be called by, take or return."""
     if not _is_name(profile.name) or profile.name.endswith("_gradients"):
         yield f"{profile.name!r} is no name for a function whose gradients are …_gradients"
+    if not profile.about.isprintable():
+        yield f"what it is, is said in one line that can be read, and not by {profile.about!a}"
     for word in profile.keywords:
         if not _is_name(word):
             yield f"{word!r} is no name of a keyword"

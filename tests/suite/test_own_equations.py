@@ -179,6 +179,7 @@ def test_what_is_remembered_of_a_name_goes_with_the_file(tmp_path: Path) -> None
         ),
         (profile("X[n, d]\nC[n, d] = X", 'takes="X", returns="C, C"'), "it returns C twice"),
         (profile("X[n]\nC[n] = X", 'takes="X", returns="C"', "class"), "is no name"),
+        (DOUBLED.replace("a trial", "a \\u202e trial"), "in one line that can be read"),
         (profile("X[n]\nC[n] = X", 'takes="X", returns="C"', "\ufb01x"), "is no name"),
         (
             profile("X[n, d]\nC[n, d] = X", 'takes="X", returns="C", keywords={"heads": 3}'),
