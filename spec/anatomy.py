@@ -58,6 +58,11 @@ class Anatomy:
         """Whether a softmax leaves keys out."""
         return any(node.name == "softmax" and len(node.args) > 1 for node in self.nodes)
 
+    @cached_property
+    def saturates(self) -> bool:
+        """Whether a nonlinear operation takes one entry at a time: it is flat far from 0."""
+        return any(operation(node.name).is_nonlinear and node.axis is None for node in self.nodes)
+
     # --- inputs ------------------------------------------------------------------------------
 
     @cached_property

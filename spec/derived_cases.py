@@ -162,6 +162,9 @@ class Maker:
         yield from case("cancelling", main, made.cancelling, lost, dtypes=WIDE)
         spread = "columns far apart in magnitude, and every term counts"
         yield from case("ranged-columns", main, made.ranged, spread, dtypes=WIDE)
+        if self.anatomy.saturates:
+            full = "arguments beyond the range of exponentials, where a function hardly moves"
+            yield from case("saturated", main, made.saturated, full, dtypes=WIDE)
         yield from case("zero-row", main, made.zero_row, "a token of zeros among others")
         if self.anatomy.last_used is not None:
             last = f"{self.anatomy.last_used.name} is subnormal: flushed, it is lost"

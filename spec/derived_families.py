@@ -125,6 +125,11 @@ def hot(f: Frame, a: Anatomy) -> Inputs:
     return plain(f, a, tokens=2)
 
 
+def saturated(f: Frame, a: Anatomy) -> Inputs:
+    """Tokens of deviation 1024: their exponentials overflow in float64, too."""
+    return plain(f, a, tokens=10)
+
+
 def cool(f: Frame, a: Anatomy) -> Inputs:
     """Tokens of deviation 1/2."""
     return plain(f, a, tokens=-1)

@@ -59,6 +59,8 @@ def further(maker: Maker) -> Iterator[Case]:
     yield from sent("row-shift", small, shifted, dtypes=DOUBLE)
     yield from sent("equal-rows", small, made.equal_rows, dtypes=DOUBLE)
     yield from sent("cancelling", main, made.cancelling)
+    if maker.anatomy.saturates:
+        yield from sent("saturated", small, made.saturated)
     yield from sent("normal", maker.sizes((17, 33), NARROW), made.plain)
     yield from sent("normal", maker.sizes((66, 35), NARROW), made.plain, dtypes=ONLY)
     for name in maker.anatomy.lengths:
@@ -101,6 +103,7 @@ WHY: Final = {
     "tiny": "tokens near the square root of the range's end",
     "row-shift": "each row of scores somewhere else: its maximum is its own",
     "equal-rows": "all tokens alike: all keys tie",
+    "saturated": "arguments beyond the range of exponentials, where a function hardly moves",
     "cancelling": "large terms that cancel in pairs",
     "empty": "no tokens: nothing to sum, and no error",
     "batch": "the gradients of weights are sums over samples",

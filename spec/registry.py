@@ -41,6 +41,16 @@ class Source:
         """Whether it is a file, and no module."""
         return self.name.endswith(".py")
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether it is a file that holds something else by now, or is gone."""
+        if not self.is_file:
+            return False
+        try:
+            return hashlib.sha256(Path(self.name).read_bytes()).hexdigest() != self.digest
+        except OSError:
+            return True
+
 
 @dataclass(frozen=True, eq=False)
 class Choice:
@@ -78,7 +88,7 @@ def choose(names: Iterable[str | Path] = ()) -> Choice:
     """
     global _chosen
     sources = tuple(dict.fromkeys(str(name) for name in names))
-    if sources == tuple(source.name for source in _chosen.sources):
+    if sources == tuple(source.name for source in _chosen.sources if not source.has_changed):
         return _chosen
     taken = {profile.name: "qkvac itself" for profile in declared_in(attention)}
     found = []

@@ -291,7 +291,8 @@ def test_a_signal_ends_a_run_with_what_was_found(tmp_path: Path, sent: signal.Si
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **environment},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        # A shell in the background has Ctrl-C ignored, `nohup` the end of a terminal.
+        preexec_fn=lambda: signal.signal(sent, signal.SIG_DFL),
     )
     judged = f'{SMALL}","quantity":"C"'
     assert eventually(lambda: now.exists() and judged in record.read_text(encoding="utf-8"))

@@ -76,6 +76,17 @@ def test_the_spec_module_needs_numpy_and_ml_dtypes_alone() -> None:
 # --- a file ---------------------------------------------------------------------------------------
 
 
+def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
+    path = file(tmp_path, DOUBLED)
+    use([path])
+    first = registry.chosen()
+    use([path])
+    assert registry.chosen() is first
+    file(tmp_path, DOUBLED.replace("X + X", "X - X"))
+    use([path])
+    assert known_profiles()["mine"].program().equations[0].text.endswith("X - X")
+
+
 def test_a_file_adds_a_profile_and_its_gradients(tmp_path: Path) -> None:
     use([file(tmp_path, DOUBLED)])
     assert list(known_profiles())[-1] == "mine_gradients"
