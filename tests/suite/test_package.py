@@ -146,13 +146,14 @@ def test_the_wheel_runs_on_numpy_alone(alone: tuple[Path, ...], tmp_path: Path) 
 
 
 def test_the_wheels_own_tests_run_from_anywhere(alone: tuple[Path, ...], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--pyargs", "qkvac.tests"]
-    listed = run([*command, "--collect-only"], tmp_path, *alone)
+    command = [sys.executable, "-m", "pytest", "-q", "--qkvac-dtype", "float32", "--pyargs"]
+    listed = run([*command, "qkvac.tests", "--collect-only"], tmp_path, *alone)
     assert "suite/test_equations.py::" in listed
     assert "conformance/test_matrix.py::test_identical[numpy/eager@cpu-" in listed
     assert "test_identical[torch/" not in listed
-    chosen = ["-k", "test_scalar or worked", "--qkvac-backend", "numpy"]
-    assert " passed" in run([*command, *chosen], tmp_path, *alone)
+    chosen = ["qkvac.tests.suite.test_scalar", "qkvac.tests.conformance"]
+    cases = ["--qkvac-backend", "numpy", "--qkvac-case", "worked-example/*"]
+    assert " passed" in run([*command, *chosen, *cases], tmp_path, *alone)
 
 
 # --- the checkout -------------------------------------------------------------------------------
@@ -167,6 +168,7 @@ def test_the_checkout_runs_its_tests(module: bool) -> None:
     # All of the tests once, and of the matrix a part, are enough.
     part = ["tests/suite/test_package.py", "tests/conformance"] if module else []
     options = ["-q", "--collect-only", "-p", "no:cacheprovider", "--qkvac-backend", "numpy"]
+    options += ["--qkvac-dtype", "float32"]
     listed = run([*words, *options, *part], ROOT)
     assert "tests/suite/test_package.py::" in listed
     assert "tests/conformance/test_matrix.py::test_identical[numpy/eager@cpu-" in listed
