@@ -30,8 +30,8 @@ from qkvac.spec.syntax import Program
 class Machine(Rearrangements):
     """The algebra of arrays in a dtype."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__()
+    def __init__(self, name: str, conventions: Mapping[str, str] | None = None) -> None:
+        super().__init__(conventions)
         self.stored = dtype(name)
         self.inner = np.promote_types(self.stored, np.float32)
 
@@ -295,12 +295,19 @@ def lifted(array: Array, rank: int) -> Array:
 
 
 def compute(
-    program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, Any], name: str
+    program: Program,
+    inputs: Mapping[str, Array],
+    sizes: Mapping[str, Any],
+    name: str,
+    conventions: Mapping[str, str] | None = None,
 ) -> dict[str, Array]:
-    """Every equation's target, as a machine of dtype `name` computes it."""
+    """Every equation's target, as a machine of dtype `name` computes it.
+
+    `conventions` as in `Rearrangements`.
+    """
     with np.errstate(all="ignore"):
         kept = {tensor.name: lifted(inputs[tensor.name], tensor.rank) for tensor in program.inputs}
-        return evaluate(program, Machine(name), kept, sizes)
+        return evaluate(program, Machine(name, conventions), kept, sizes)
 
 
 def bounds(

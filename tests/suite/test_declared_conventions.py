@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 
 from qkvac.cells import Result, Status
 from qkvac.declaration import DEFAULT_CONVENTIONS
 from qkvac.engine import Engine
-from qkvac.selection import Options, Selection
+from qkvac.selection import Options, Selection, find_case
 from qkvac.spec.attention import CONVENTIONS
+from qkvac.spec.faulty import compute
 from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.profile_ports import write
 
@@ -88,6 +90,15 @@ def test_a_right_port_that_declares_another_choice_fails(
         write(tmp_path), PORTS[convention, choice][0], (f'conventions.{convention}="{choice}"',)
     )
     assert any(result.status in Status.BAD for result in found)
+
+
+@pytest.mark.parametrize(("alignment", "further"), [("top-left", 0), ("bottom-right", 4)])
+def test_what_inputs_have_to_change_is_computed_as_declared(alignment: str, further: int) -> None:
+    """The relations' own values: of 5 queries and 9 keys the first sees one key, or five."""
+    case = find_case(f"{SDPA}/normal/causal/2x6x3x5x9x7x4")
+    chosen = {"causal_alignment": alignment}
+    A = compute(case.program, case.inputs("float64"), case.bindings, "float64", chosen)["A"]
+    assert np.array_equal(A > 0, np.broadcast_to(np.tri(5, 9, further, dtype=bool), A.shape))
 
 
 def test_every_choice_has_a_port() -> None:
