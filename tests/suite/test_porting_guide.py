@@ -51,7 +51,7 @@ def execute(line: str, folder: Path) -> str:
         line,
         shell=True,
         cwd=folder,
-        env={**os.environ, "PATH": tools, "QKVAC_CACHE": str(folder.parent / "cache")},
+        env={**os.environ, "PATH": tools},
         capture_output=True,
         text=True,
     )
