@@ -5,7 +5,7 @@ A profile of one's own is declared with the names that are public here.
 
 from __future__ import annotations
 
+from qkvac.spec.grammar.syntax import SpecError
 from qkvac.spec.profile import Flag, Mask, Parameter, Profile, Size
-from qkvac.spec.syntax import SpecError
 
 __all__ = ["Flag", "Mask", "Parameter", "Profile", "Size", "SpecError"]

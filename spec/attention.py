@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from qkvac.spec.formats import FORMATS
+from qkvac.spec.grammar.syntax import SpecError
 from qkvac.spec.profile import Flag, Mask, Parameter, Profile, Size
-from qkvac.spec.syntax import SpecError
 
 SPEC_VERSION: Final = "1.3"
 """Changes whenever an equation, a bound, a case or a convention changes a verdict."""

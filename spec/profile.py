@@ -18,10 +18,10 @@ from itertools import product
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from qkvac.spec.adjoint import adjoint, cotangent
-from qkvac.spec.operations import operation
-from qkvac.spec.parsing import parse
-from qkvac.spec.syntax import Expr, Op, Program, Ref, SpecError, Tensor, walk
+from qkvac.spec.grammar.adjoint import adjoint, cotangent
+from qkvac.spec.grammar.operations import operation
+from qkvac.spec.grammar.parsing import parse
+from qkvac.spec.grammar.syntax import Expr, Op, Program, Ref, SpecError, Tensor, walk
 
 Words: TypeAlias = str | Sequence[str]
 """Names, in one string or in several."""

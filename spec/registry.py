@@ -19,8 +19,8 @@ from types import MappingProxyType, ModuleType
 from typing import Final, ParamSpec, TypeVar
 
 from qkvac.spec import attention
+from qkvac.spec.grammar.syntax import SpecError
 from qkvac.spec.profile import Profile
-from qkvac.spec.syntax import SpecError
 
 GROUP: Final = "qkvac.profiles"
 """The entry points under which a package registers modules that declare profiles."""

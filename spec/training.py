@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvac.spec.attention import ATTENTION, Arithmetic
-from qkvac.spec.case import Case
-from qkvac.spec.draws import normal, stored
-from qkvac.spec.faulty import compute
+from qkvac.spec.cases.case import Case
+from qkvac.spec.faults.evaluator import compute
+from qkvac.spec.grammar.scalar import Scalar
+from qkvac.spec.inputs.draws import normal, stored
 from qkvac.spec.profile import Parameter, Profile
 from qkvac.spec.registry import forward_profiles
-from qkvac.spec.scalar import Scalar
-from qkvac.spec.verdict import Question, Verdict, judge
+from qkvac.spec.verdicts.verdict import Question, Verdict, judge
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

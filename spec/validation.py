@@ -17,13 +17,13 @@ from unicodedata import normalize
 
 import numpy as np
 
-from qkvac.spec import shapes
-from qkvac.spec.axes import is_scalar
-from qkvac.spec.equations import fold
+from qkvac.spec.grammar.axes import is_scalar
+from qkvac.spec.grammar.equations import fold
+from qkvac.spec.grammar.rules import ONE
+from qkvac.spec.grammar.syntax import Expr, Op, Program, Ref, SpecError, walk
 from qkvac.spec.profile import PLAIN, Binding, Flag, Mask, Parameter, Profile, Size
 from qkvac.spec.registry import Source
-from qkvac.spec.rules import ONE
-from qkvac.spec.syntax import Expr, Op, Program, Ref, SpecError, walk
+from qkvac.spec.symbolic import shapes
 
 ROOM: Final = 1 + 2.0**-40
 """For the roundings of a difference of two enclosures."""
@@ -217,8 +217,8 @@ def _of_program(profile: Profile, variant: str, program: Program) -> Iterator[st
 
 def _of_alternatives(profile: Profile) -> Iterator[str]:
     """Alternatives that have other values than the text, shown by enclosures that do not meet."""
-    from qkvac.spec.cases import cases
-    from qkvac.spec.enclosure import certify
+    from qkvac.spec.cases.catalogue import cases
+    from qkvac.spec.enclosures.enclosure import certify
 
     seen = set[str]()
     for case in cases(profile.name):

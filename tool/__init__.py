@@ -1,11 +1,11 @@
 """qkvac: do all these implementations compute the same attention?"""
 
 TYPE_CHECKING = False
-"""As in `typing`, which is not imported: see `qkvac.origins`."""
+"""As in `typing`, which is not imported: see `qkvac.isolation.origins`."""
 
 if TYPE_CHECKING:
     from qkvac.api import assert_conforms, check
-    from qkvac.report import Report
+    from qkvac.records.report import Report
     from qkvac.usage import UsageError
 
 __version__ = "0.1.0"
@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 __all__ = ["Report", "UsageError", "__version__", "assert_conforms", "check"]
 
 _HOMES = {
-    "Report": "qkvac.report",
+    "Report": "qkvac.records.report",
     "UsageError": "qkvac.usage",
     "assert_conforms": "qkvac.api",
     "check": "qkvac.api",

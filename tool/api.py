@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from qkvac import draw
-from qkvac.commands import text_of
-from qkvac.declaration import DeclarationError, assignments
-from qkvac.engine import Engine
-from qkvac.equations import use
-from qkvac.execution import execute
-from qkvac.report import Report
-from qkvac.resident import Resident, name_of, port_of
-from qkvac.selection import Options, Selection, size
+from qkvac.engine.engine import Engine
+from qkvac.engine.run import execute
+from qkvac.isolation.commands import text_of
+from qkvac.isolation.resident import Resident, name_of, port_of
+from qkvac.records.report import Report
+from qkvac.subjects.selection import Options, Selection, size
+from qkvac.targets.declaration import DeclarationError, assignments
+from qkvac.targets.equations import use
 from qkvac.usage import UsageError
 
 

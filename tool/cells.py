@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from qkvac.spec import clauses, statuses
+from qkvac.spec.verdicts import clauses, statuses
 from qkvac.texts import visible
 
 CHECKS: Final = (
@@ -45,7 +45,7 @@ FILES: Final = "files"
 
 
 class _Registered(type):
-    """Names of statuses by what they are, as `qkvac.spec.statuses` has them."""
+    """Names of statuses by what they are, as `qkvac.spec.verdicts.statuses` has them."""
 
     @property
     def ALL(cls) -> tuple[str, ...]:  # noqa: N802
@@ -141,7 +141,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a cell. Numbers are as in `qkvac.spec.verdict.Verdict`."""
+    """What became of a cell. Numbers are as in `qkvac.spec.verdicts.verdict.Verdict`."""
 
     cell: Cell
     status: str

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from qkvac.pytest_matrix import ROSTER
+
 if TYPE_CHECKING:
-    from qkvac.matrix import Matrix
+    from qkvac.pytest_matrix.matrix import Matrix
 
 NAME = "qkvac-matrix"
 """The name under which the hooks of the matrix are registered."""
-
-ROSTER = "qkvac_roster"
-"""Key of a worker's input under which xdist's controller passes on what it has asked once."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,7 +68,7 @@ def register(config: pytest.Config) -> Matrix:
     """The hooks of the matrix, registered on first use."""
     found: Matrix | None = config.pluginmanager.get_plugin(NAME)
     if found is None:
-        from qkvac.matrix import Matrix
+        from qkvac.pytest_matrix.matrix import Matrix
 
         found = Matrix(config)
         config.pluginmanager.register(found, NAME)

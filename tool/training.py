@@ -16,11 +16,11 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac.cells import Status
-from qkvac.declaration import parse
-from qkvac.packages import adapter
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.training import AFTER, WEIGHTS, StepQuestion, question, task, verdicts
-from qkvac.spec.verdict import Verdict
+from qkvac.spec.verdicts.verdict import Verdict
+from qkvac.targets.declaration import parse
+from qkvac.targets.packages import adapter
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from qkvac.backends.adapter import Library, choose, installed, require
-from qkvac.backends.jax import PROOF, Jax, Jit, devices, environment
-from qkvac.backends.jax_gradients import with_gradients
+from qkvac.backends.jax.adapter import PROOF, Jax, Jit, devices, environment
+from qkvac.backends.jax.gradients import with_gradients
 
 __all__ = ["FUNCTIONS", "QKVAC", "devices", "environment", "open", "unavailable", "versions"]
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from qkvac.backends.adapter import Library, ModeError, choose, installed, require
-from qkvac.backends.jax import Jax, devices, environment
+from qkvac.backends.jax.adapter import Jax, devices, environment
 
 __all__ = ["QKVAC", "devices", "environment", "open", "unavailable", "versions"]
 

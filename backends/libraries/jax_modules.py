@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any, Final
 
-from qkvac.backends import jax as framework
 from qkvac.backends.adapter import UnavailableError, choose, installed, require
+from qkvac.backends.jax import adapter as framework
 from qkvac.backends.module_forms import PROFILES, Form, Trained, no_biases
 
 QKVAC: Final[dict[str, Any]] = {
@@ -53,7 +53,7 @@ def _parameters() -> Form:
     """A pytree; whether it is causal is kept beside it."""
     import jax
 
-    from qkvac.backends import jax_modules as modules
+    from qkvac.backends.jax import modules
 
     def make(d: int, c: int, *, biases: str, causal: bool, like: Any) -> Any:
         no_biases(biases)
@@ -77,7 +77,7 @@ def _parameters() -> Form:
 def _flax() -> Form:
     from flax import nnx
 
-    from qkvac.backends import flax_modules as modules
+    from qkvac.backends.jax import flax_modules as modules
 
     def make(d: int, c: int, *, biases: str, causal: bool, like: Any) -> Any:
         return modules.LinearSelfAttention(
@@ -100,7 +100,7 @@ def _flax() -> Form:
 def _equinox() -> Form:
     import jax
 
-    from qkvac.backends import equinox_modules as modules
+    from qkvac.backends.jax import equinox_modules as modules
 
     def make(d: int, c: int, *, biases: str, causal: bool, like: Any) -> Any:
         key = jax.random.key(0)

@@ -11,8 +11,8 @@ from typing import Any, Final
 from packaging.version import Version
 
 from qkvac.backends.adapter import Library, UnavailableError, choose, installed, require
-from qkvac.backends.jax import PROOF, Jax, Jit, devices, environment, versions
-from qkvac.backends.jax_gradients import with_gradients
+from qkvac.backends.jax.adapter import PROOF, Jax, Jit, devices, environment, versions
+from qkvac.backends.jax.gradients import with_gradients
 
 __all__ = ["FUNCTIONS", "QKVAC", "devices", "environment", "open", "unavailable", "versions"]
 

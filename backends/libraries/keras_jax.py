@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from qkvac.backends import jax as framework
 from qkvac.backends import keras_attention
 from qkvac.backends.adapter import Adapter, choose, require
+from qkvac.backends.jax import adapter as framework
 
 QKVAC: Final[dict[str, Any]] = keras_attention.declaration(
     "jax",

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any, Final
 
 from qkvac.backends import keras_attention
-from qkvac.backends import torch as framework
 from qkvac.backends.adapter import Adapter, choose, require
+from qkvac.backends.torch import adapter as framework
 
 QKVAC: Final[dict[str, Any]] = keras_attention.declaration(
     "torch",

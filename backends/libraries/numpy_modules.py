@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from qkvac.backends import numpy as framework
-from qkvac.backends import numpy_modules as modules
 from qkvac.backends.adapter import choose, require
 from qkvac.backends.module_forms import PROFILES, Form, Trained, no_biases
+from qkvac.backends.numpy import adapter as framework
+from qkvac.backends.numpy import modules
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "numpy-modules",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from qkvac.backends import keras_attention
-from qkvac.backends import tensorflow as framework
 from qkvac.backends.adapter import choose, installed, require
 from qkvac.backends.module_forms import PROFILES, Form, Trained, no_biases
+from qkvac.backends.tensorflow import adapter as framework
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "tensorflow-modules",
@@ -37,7 +37,7 @@ def form(mode: str) -> Form:
     """The modules of a mode."""
     import tensorflow as tf
 
-    from qkvac.backends import tensorflow_modules as modules
+    from qkvac.backends.tensorflow import modules
 
     def make(d: int, c: int, *, biases: str, causal: bool, like: Any) -> Any:
         if mode == "linear":

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from qkvac.backends import torch as framework
 from qkvac.backends.adapter import Adapter, UnavailableError, choose, require
-from qkvac.backends.torch_attention import FLEX, WIDE_INSIDE, CompiledTorchLibrary, TorchLibrary
+from qkvac.backends.torch import adapter as framework
+from qkvac.backends.torch.attention import FLEX, WIDE_INSIDE, CompiledTorchLibrary, TorchLibrary
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch-flex",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from qkvac.backends import torch as framework
 from qkvac.backends.adapter import choose, require
 from qkvac.backends.module_forms import PROFILES, Form, Trained, no_biases
+from qkvac.backends.torch import adapter as framework
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch-modules",
@@ -40,7 +40,7 @@ def unavailable(mode: str) -> str | None:
 
 def form(mode: str) -> Form:
     """The modules of a mode."""
-    from qkvac.backends import torch_modules as modules
+    from qkvac.backends.torch import modules
 
     def make(d: int, c: int, *, biases: str, causal: bool, like: Any) -> Any:
         options = {"causal": causal, "dtype": like.dtype, "device": like.device}

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qkvac.backends import torch as framework
 from qkvac.backends.adapter import Adapter, choose, require
-from qkvac.backends.torch_attention import FUSED, MATH, NATIVE, SOFTMAX, TorchLibrary
-from qkvac.backends.torch_gradients import with_gradients
+from qkvac.backends.torch import adapter as framework
+from qkvac.backends.torch.attention import FUSED, MATH, NATIVE, SOFTMAX, TorchLibrary
+from qkvac.backends.torch.gradients import with_gradients
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch-multihead",

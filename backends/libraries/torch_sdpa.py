@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
-from qkvac.backends import torch as framework
 from qkvac.backends.adapter import Adapter, UnavailableError, choose, require
-from qkvac.backends.torch_attention import (
+from qkvac.backends.torch import adapter as framework
+from qkvac.backends.torch.attention import (
     FUSED,
     MATH,
     WIDE_INSIDE,
     CompiledTorchLibrary,
     TorchLibrary,
 )
-from qkvac.backends.torch_gradients import with_gradients
+from qkvac.backends.torch.gradients import with_gradients
 
 QKVAC: Final[dict[str, Any]] = {
     "name": "torch-sdpa",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from qkvac.cells import Result, Status
-from qkvac.engine import Engine
-from qkvac.selection import Options, Selection
+from qkvac.engine.engine import Engine
+from qkvac.subjects.selection import Options, Selection
 from qkvac.tests.suite.engine_ports import write
 from qkvac.tests.suite.shelf import PORTS
 

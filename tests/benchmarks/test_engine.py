@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from qkvac.cells import Result
-from qkvac.engine import Engine
-from qkvac.selection import Options, Selection
+from qkvac.engine.engine import Engine
+from qkvac.subjects.selection import Options, Selection
 from qkvac.tests.suite.engine_ports import write
 
 CHECK_SECONDS = 5.0

@@ -16,10 +16,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from qkvac.spec import equations
-from qkvac.spec.ball import BallAlgebra, working_precision
-from qkvac.spec.doubledouble import DoubleDoubleAlgebra
-from qkvac.spec.enclosure import Enclosure, certify
+from qkvac.spec.enclosures.arb_balls import BallAlgebra, working_precision
+from qkvac.spec.enclosures.double_double import DoubleDoubleAlgebra
+from qkvac.spec.enclosures.enclosure import Enclosure, certify
+from qkvac.spec.grammar import equations
 from qkvac.spec.registry import forward_profiles
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from qkvac.cells import Subject
-from qkvac.publication.archive import read, read_all
+from qkvac.publication.archive import read
 from qkvac.publication.comparison import compare
 from qkvac.publication.markdown import render
+from qkvac.publication.merging import read_all
 from qkvac.tests.suite.records import lines, result, write
 
 SUBJECTS = 20

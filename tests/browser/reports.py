@@ -12,7 +12,7 @@ from typing import Any, Final
 from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.publication.archive import Archive, Environment, Line, read
 from qkvac.publication.html import render
-from qkvac.spec.cases import cases
+from qkvac.spec.cases.catalogue import cases
 from qkvac.tests.suite.records import (
     HOSTILE,
     JIT,

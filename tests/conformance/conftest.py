@@ -9,7 +9,7 @@ import pytest
 from qkvac import plugin
 
 if TYPE_CHECKING:
-    from qkvac.matrix import Matrix
+    from qkvac.pytest_matrix.matrix import Matrix
 
 
 @pytest.fixture(scope="session")

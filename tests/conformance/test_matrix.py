@@ -1,8 +1,8 @@
 """The matrix: backend × mode × device × dtype × case × quantity.
 
 Every test is a cell of the engine. It passes when the backend's output is identical to the spec
-in the sense of the clauses E, L, B and M; see `qkvac.spec.verdict`. A backend whose framework is
-not installed has no cells.
+in the sense of the clauses E, L, B and M; see `qkvac.spec.verdicts.verdict`. A backend whose
+framework is not installed has no cells.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from qkvac import plugin
 from qkvac.cells import Cell
-from qkvac.matrix import PROPERTY, Matrix, label, to_property
+from qkvac.pytest_matrix.matrix import PROPERTY, Matrix, label, to_property
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from qkvac.spec.equations import Masks
-from qkvac.spec.scalar import Scalar
+from qkvac.spec.grammar.equations import Masks
+from qkvac.spec.grammar.scalar import Scalar
 
 Array = np.ndarray[Any, Any]
 

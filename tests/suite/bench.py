@@ -13,20 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from qkvac import checks, fpenv
 from qkvac.cells import Subject
-from qkvac.findings import Visit
-from qkvac.process import Outcome
-from qkvac.roster import Entry
-from qkvac.spec import layouts
+from qkvac.checks import registry
+from qkvac.checks.findings import Visit
+from qkvac.isolation import fpenv
+from qkvac.isolation.process import Outcome
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import Case
-from qkvac.spec.equations import Program
-from qkvac.spec.faults import Fault
-from qkvac.spec.misbehaviour import Function
+from qkvac.spec.cases.catalogue import Case
+from qkvac.spec.faults.catalogue import Fault
+from qkvac.spec.faults.side_effects.calls import Function
+from qkvac.spec.grammar.equations import Program
+from qkvac.spec.inputs import layouts
 from qkvac.spec.registry import known_profiles
-from qkvac.spec.shapes import bind
-from qkvac.spec.verdict import Question, judge
+from qkvac.spec.symbolic.shapes import bind
+from qkvac.spec.verdicts.verdict import Question, judge
+from qkvac.subjects.roster import Entry
 
 Array = np.ndarray[Any, Any]
 Finding = tuple[str, str]
@@ -64,7 +65,7 @@ class Bench:
     def _findings(self, case: Case, draw: int) -> Iterator[Finding]:
         inputs = case.inputs(self.dtype, draw)
         outcome = self.call(case, inputs, repeat=2)
-        names = checks.names(self.entry, self.dtype, case) if draw == 0 else ()
+        names = registry.names(self.entry, self.dtype, case) if draw == 0 else ()
         if outcome.status != "ok":
             yield case.profile, outcome.status
             return
@@ -78,7 +79,7 @@ class Bench:
             record=lambda: None,
         )
         for name in names:
-            finding = checks.finding(name, visit)
+            finding = registry.finding(name, visit)
             if finding.status in ("failed", "error"):
                 yield name, finding.clause or finding.status
 

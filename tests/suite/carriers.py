@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac.spec import equations
-from qkvac.spec.ball import BallAlgebra, working_precision
-from qkvac.spec.doubledouble import DoubleDoubleAlgebra
-from qkvac.spec.enclosure import Enclosure
-from qkvac.spec.interval import IntervalAlgebra
-from qkvac.spec.rearrangements import Array
+from qkvac.spec.enclosures.arb_balls import BallAlgebra, working_precision
+from qkvac.spec.enclosures.double_double import DoubleDoubleAlgebra
+from qkvac.spec.enclosures.enclosure import Enclosure
+from qkvac.spec.enclosures.midpoint_radius import IntervalAlgebra
+from qkvac.spec.grammar import equations
+from qkvac.spec.grammar.rearrangements import Array
 from qkvac.spec.registry import forward_profiles
 
 ATTENTION = forward_profiles()["attention"].program()

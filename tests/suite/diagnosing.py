@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from qkvac.diagnosis import Diagnosis
-from qkvac.samples import Sample
-from qkvac.spec import families
-from qkvac.spec.case import Case, attention_case
-from qkvac.spec.faulty import compute
+from qkvac.diagnosis.samples import Sample
+from qkvac.diagnosis.search import Diagnosis
+from qkvac.spec.cases.case import Case, attention_case
+from qkvac.spec.faults.evaluator import compute
+from qkvac.spec.inputs import families
 from qkvac.spec.registry import forward_profiles
-from qkvac.spec.verdict import judge
+from qkvac.spec.verdicts.verdict import judge
 from qkvac.tests.suite.bench import FORM, asked, sizes_in
 from qkvac.tests.suite.kill_matrix import examined
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from qkvac.cells import Result
-from qkvac.engine import Engine
-from qkvac.selection import Options, Selection
+from qkvac.engine.engine import Engine
+from qkvac.subjects.selection import Options, Selection
 
 PLAIN = """
 import os, signal, time

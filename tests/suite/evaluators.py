@@ -17,7 +17,7 @@ import flint
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvac.spec.ball import working_precision
+from qkvac.spec.enclosures.arb_balls import working_precision
 from qkvac.spec.formats import FORMATS, dtype
 
 Array = NDArray[Any]

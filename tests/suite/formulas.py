@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvac.spec.case import Case
+from qkvac.spec.cases.case import Case
 
 Array = NDArray[Any]
 

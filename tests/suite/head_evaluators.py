@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qkvac.spec.case import Case
+from qkvac.spec.cases.case import Case
 from qkvac.spec.formats import dtype
 
 Array = np.ndarray[Any, Any]

@@ -125,7 +125,7 @@ HOSTILE: Mapping[str, tuple[str, str, str, int]] = {
         2,
     ),
     "forges-an-answer": (
-        "from qkvac.protocol import Message, frames\n"
+        "from qkvac.isolation.protocol import Message, frames\n"
         "for fd in range(3, 200):\n"
         "    try: os.write(fd, b''.join(frames(Message({'ok': True, 'id': 2}))))\n"
         "    except OSError: pass",

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from qkvac.cells import CHECKS
-from qkvac.spec.clauses import CLAUSES
-from qkvac.spec.faults import FAULTS, Fault
+from qkvac.spec.faults.catalogue import FAULTS, Fault
 from qkvac.spec.registry import known_profiles
+from qkvac.spec.verdicts.clauses import CLAUSES
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.killing import (
     AXES,
@@ -82,9 +82,10 @@ def document(table: Table, alarms: Sequence[variants.Tally]) -> str:
         "tell them from correct code; those marked float16 need its narrow range; all others are",
         "demonstrated in float32.",
         "",
-        "The cases were fixed before the faults under `FURTHER` in `spec/wrong_formulas.py` and",
-        "`spec/poor_arithmetic.py` and the last three habits of `spec/misbehaviour.py` were",
-        "written: 25 of the 25 were caught at the first try.",
+        "The cases were fixed before the faults under `FURTHER` in",
+        "`spec/faults/formulas/attention.py` and `spec/faults/formulas/precision.py` and the last",
+        "three habits of `spec/faults/side_effects/calls.py` were written: 25 of the 25 were",
+        "caught at the first try.",
         "",
         "Faults of gradients are put to the bench as ports that return gradients and nothing on",
         "the way to them, so that no equation is checked by itself. `tests/suite/test_faint.py`",

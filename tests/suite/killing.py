@@ -13,9 +13,9 @@ from functools import cache
 from multiprocessing import get_context
 from typing import Final
 
-from qkvac.spec.cases import Case, cases
-from qkvac.spec.faults import FAULTS, Fault
-from qkvac.spec.kills import EQUIVALENT
+from qkvac.spec.cases.catalogue import Case, cases
+from qkvac.spec.faults.catalogue import FAULTS, Fault
+from qkvac.spec.faults.kills import EQUIVALENT
 from qkvac.spec.registry import gradient_profiles, known_profiles
 from qkvac.tests.suite.bench import Finding, fault_bench
 

@@ -27,7 +27,7 @@ def needs(name: str, mode: str = "eager") -> None:
     """Skip the test where a framework is missing or cannot run in that mode."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
-    if reason := importlib.import_module(f"qkvac.backends.{name}").unavailable(mode):
+    if reason := importlib.import_module(f"qkvac.backends.{name}.adapter").unavailable(mode):
         pytest.skip(reason)
 
 
@@ -62,7 +62,7 @@ def _started(**variables: str) -> ProcessPoolExecutor:
 @cache
 def adapter(name: str, mode: str) -> Any:
     """The adapter, in the process that it lives in."""
-    return importlib.import_module(f"qkvac.backends.{name}").open(mode, "cpu")
+    return importlib.import_module(f"qkvac.backends.{name}.adapter").open(mode, "cpu")
 
 
 def attention(name: str, mode: str, inputs: list[Array]) -> dict[str, Array]:

@@ -12,10 +12,10 @@ import mpmath
 import numpy as np
 from mpmath import mp, mpf
 
-from qkvac.spec import equations
-from qkvac.spec.enclosure import Enclosure
-from qkvac.spec.equations import Masks, Program
-from qkvac.spec.scalar import Scalar
+from qkvac.spec.enclosures.enclosure import Enclosure
+from qkvac.spec.grammar import equations
+from qkvac.spec.grammar.equations import Masks, Program
+from qkvac.spec.grammar.scalar import Scalar
 
 DIGITS = 250
 

@@ -10,13 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from qkvac.cells import Subject
-from qkvac.checks import finding
-from qkvac.findings import Finding, Visit
-from qkvac.process import Outcome
-from qkvac.roster import Entry
-from qkvac.spec.case import Case
-from qkvac.spec.derived_cases import all_cases
+from qkvac.checks.findings import Finding, Visit
+from qkvac.checks.registry import finding
+from qkvac.isolation.process import Outcome
+from qkvac.spec.cases.case import Case
+from qkvac.spec.cases.derived_cases import all_cases
 from qkvac.spec.registry import choose, known_profiles
+from qkvac.subjects.roster import Entry
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Mapping[str, Array]]

@@ -10,8 +10,8 @@ import textwrap
 from pathlib import Path
 from typing import Final
 
-from qkvac.spec.numpy_functions import body, signature
 from qkvac.spec.registry import gradient_profiles
+from qkvac.spec.symbolic.numpy_functions import body, signature
 
 EVERYTHING: Final = '''
 import numpy as np

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import qkvac
 from qkvac.cells import Cell, Result, Status, Subject
-from qkvac.environment import identity
-from qkvac.record import FORMAT, roster_json, text, to_json
-from qkvac.report import Report
-from qkvac.roster import Entry, Roster
+from qkvac.records.environment import identity
+from qkvac.records.record import FORMAT, roster_json, text, to_json
+from qkvac.records.report import Report
 from qkvac.spec.attention import SPEC_VERSION
+from qkvac.subjects.roster import Entry, Roster
 
 TORCH: Final = Subject("torch", "eager", "cpu")
 JIT: Final = Subject("jax", "jit", "cpu")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from qkvac.spec import clauses
+from qkvac.spec.verdicts import clauses
 
 PORTS: Final = Path(__file__).parent / "ports"
 

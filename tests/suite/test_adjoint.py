@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from flint import arb
 
-from qkvac.spec import shapes
-from qkvac.spec.adjoint import adjoint
-from qkvac.spec.ball import BallAlgebra, Balls, working_precision
-from qkvac.spec.equations import Number, Op, Program, SpecError, evaluate, parse
-from qkvac.spec.rearrangements import Rearrangements
+from qkvac.spec.enclosures.arb_balls import BallAlgebra, Balls, working_precision
+from qkvac.spec.grammar.adjoint import adjoint
+from qkvac.spec.grammar.equations import Number, Op, Program, SpecError, evaluate, parse
+from qkvac.spec.grammar.rearrangements import Rearrangements
+from qkvac.spec.grammar.scalar import Scalar
 from qkvac.spec.registry import forward_profiles
-from qkvac.spec.scalar import Scalar
-from qkvac.spec.text import plain
+from qkvac.spec.symbolic import shapes
+from qkvac.spec.symbolic.text import plain
 
 Array = np.ndarray[Any, Any]
 

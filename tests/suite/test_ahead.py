@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from qkvac.ahead import Ahead
-from qkvac.engine import Engine
-from qkvac.selection import Options, Selection
+from qkvac.engine.ahead import Ahead
+from qkvac.engine.engine import Engine
+from qkvac.subjects.selection import Options, Selection
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 
 QUIET = Options(workers=1)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import qkvac
-from qkvac import fpenv
+from qkvac.isolation import fpenv
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 
 QUICK: dict[str, Any] = {"cases": [SMALL], "dtypes": ["float32"]}
@@ -84,8 +84,8 @@ def test_it_is_called_here_and_judged_elsewhere(monkeypatch: pytest.MonkeyPatch)
     def judge(*_: Any) -> None:
         raise AssertionError("judged in the port's process")
 
-    monkeypatch.setattr("qkvac.judging.Judge.judge", judge)
-    monkeypatch.setattr("qkvac.judging.judge", judge)
+    monkeypatch.setattr("qkvac.engine.judging.Judge.judge", judge)
+    monkeypatch.setattr("qkvac.engine.judging.judge", judge)
     report = qkvac.check(port, profile="attention", cases=[SMALL, MAIN], dtypes=["float32"])
     assert report.passed, str(report)
     assert places == {(os.getpid(), threading.get_ident())}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from qkvac.spec.attention import CONVENTIONS, SOFTMAX_FORMS, Arithmetic
-from qkvac.spec.equations import SpecError, evaluate
+from qkvac.spec.grammar.equations import SpecError, evaluate
 from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.arrays import Array, Arrays
 

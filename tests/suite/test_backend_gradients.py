@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from qkvac.backends.adapter import ModeError
-from qkvac.packages import FRAMEWORKS
-from qkvac.ports import known_functions
 from qkvac.spec.registry import forward_profiles
+from qkvac.targets.packages import FRAMEWORKS
+from qkvac.targets.ports import known_functions
 from qkvac.tests.suite.laboratory import Array, adapter, inside, needs, refusal
 
 DECLARATIONS = {
-    name: importlib.import_module(f"qkvac.backends.{name}").QKVAC for name in FRAMEWORKS
+    name: importlib.import_module(f"qkvac.backends.{name}.adapter").QKVAC for name in FRAMEWORKS
 }
 EVERY_MODE = pytest.mark.parametrize(
     ("name", "mode"),
@@ -166,7 +166,7 @@ def _replaced(way: str) -> str:
     """What a call says whose backward pass is not what Inductor made."""
     import torch
 
-    from qkvac.backends.torch_gradients import gradients, inputs_of, trained
+    from qkvac.backends.torch.gradients import gradients, inputs_of, trained
 
     tried = adapter("torch", "compile")
     forward = tried.functions["attention"]
@@ -209,7 +209,7 @@ def test_a_backward_pass_that_is_not_compiled_is_an_error(way: str, message: str
 
 def _constant(name: str) -> str:
     """What is said of an input that the last quantity does not depend on."""
-    module = importlib.import_module(f"qkvac.backends.{name}_gradients")
+    module = importlib.import_module(f"qkvac.backends.{name}.gradients")
 
     def forward(X: Any, W: Any) -> dict[str, Any]:
         return {"C": X * 2}
@@ -229,14 +229,14 @@ def _paths(name: str, detached: bool) -> int:
     if name == "torch":
         import torch
 
-        from qkvac.backends.torch_profiles import softmax
+        from qkvac.backends.torch.profiles import softmax
 
         x = torch.ones(2, 3, requires_grad=True)
         weights = softmax(x) if detached else (x - x.amax(-1, keepdim=True)).exp()
         return reached(weights.grad_fn, "AmaxBackward0")
     import tensorflow as tf
 
-    from qkvac.backends.tensorflow_profiles import softmax as of_tensorflow
+    from qkvac.backends.tensorflow.profiles import softmax as of_tensorflow
 
     def gradient(x: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -267,8 +267,8 @@ def _accumulated() -> list[Array]:
     """Two equal calls, where `backward` adds to the `.grad` of inputs that live on."""
     import torch
 
-    from qkvac.backends.torch_gradients import gradients, inputs_of
-    from qkvac.backends.torch_profiles import attention
+    from qkvac.backends.torch.gradients import gradients, inputs_of
+    from qkvac.backends.torch.profiles import attention
 
     kept: dict[int, Any] = {}
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from qkvac.backends.adapter import ModeError
-from qkvac.declaration import parse
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import cases
-from qkvac.spec.verdict import Question, judge
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.verdicts.verdict import Question, judge
+from qkvac.targets.declaration import parse
 from qkvac.tests.suite.laboratory import (
     Array,
     alone,
@@ -34,8 +34,8 @@ from qkvac.tests.suite.laboratory import (
 def test_numpy_products_of_bfloat16_that_stay_float32_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backend = importlib.import_module("qkvac.backends.numpy")
-    profiles = importlib.import_module("qkvac.backends.numpy_profiles")
+    backend = importlib.import_module("qkvac.backends.numpy.adapter")
+    profiles = importlib.import_module("qkvac.backends.numpy.profiles")
     monkeypatch.setattr(profiles, "product", np.matmul)
     backend.open().attention(*whole("float32"))
     with pytest.raises(ModeError, match="Q is float32 where the inputs are bfloat16"):
@@ -43,7 +43,7 @@ def test_numpy_products_of_bfloat16_that_stay_float32_are_refused(
 
 
 def test_the_numpy_recorder_counts_other_spellings() -> None:
-    backend = importlib.import_module("qkvac.backends.numpy")
+    backend = importlib.import_module("qkvac.backends.numpy.adapter")
     x = np.ones((3, 3))
     recorder = backend.Recorder()
     recorder.run(
@@ -71,7 +71,7 @@ def test_the_numpy_recorder_counts_other_spellings() -> None:
 def _jax_without_x64() -> tuple[str, str]:
     import jax
 
-    backend = importlib.import_module("qkvac.backends.jax")
+    backend = importlib.import_module("qkvac.backends.jax.adapter")
 
     class Unguarded(backend.Jax):  # type: ignore[misc, name-defined]
         def check_settings(self) -> None:
@@ -95,7 +95,7 @@ def test_jax_float64_that_becomes_float32_is_refused() -> None:
 
 
 def _jax_jit() -> None:
-    importlib.import_module("qkvac.backends.jax").open("jit").attention(*normal("float32"))
+    importlib.import_module("qkvac.backends.jax.adapter").open("jit").attention(*normal("float32"))
 
 
 def _jax_jit_refused() -> str:
@@ -110,7 +110,7 @@ def test_jax_with_jit_disabled_is_refused() -> None:
 def _jax_precision() -> str:
     import jax
 
-    adapter = importlib.import_module("qkvac.backends.jax").open("eager")
+    adapter = importlib.import_module("qkvac.backends.jax.adapter").open("eager")
     jax.config.update("jax_default_matmul_precision", "tensorfloat32")
     return refusal(ModeError, adapter.attention, *normal("float32"))
 
@@ -123,7 +123,7 @@ def test_jax_products_in_tensor_float_32_are_refused() -> None:
 def _jax_second_device() -> dict[str, Any]:
     import jax
 
-    backend = importlib.import_module("qkvac.backends.jax")
+    backend = importlib.import_module("qkvac.backends.jax.adapter")
 
     class Misplaced(backend.Jax):  # type: ignore[misc, name-defined]
         def run(self, *call: Any) -> Any:
@@ -173,7 +173,7 @@ def _jax_budget_of(spelling: str) -> tuple[int, int]:
     import jax
     import jax.numpy as jnp
 
-    backend = importlib.import_module("qkvac.backends.jax")
+    backend = importlib.import_module("qkvac.backends.jax.adapter")
     functions: dict[str, Callable[..., Any]] = {
         "X W.T": lambda x, w: x @ w.T,
         "einsum over last axes": lambda x, w: jnp.einsum("ij,kj->ik", x, w),
@@ -200,7 +200,7 @@ def test_the_jaxpr_is_counted(spelling: str, transpositions: int) -> None:
 def _tensorflow_eagerly(mode: str) -> str:
     import tensorflow as tf
 
-    adapter = importlib.import_module("qkvac.backends.tensorflow").open(mode)
+    adapter = importlib.import_module("qkvac.backends.tensorflow.adapter").open(mode)
     tf.config.run_functions_eagerly(True)
     try:
         return refusal(ModeError, adapter.attention, *whole("float32"))
@@ -216,7 +216,7 @@ def test_tensorflow_functions_run_eagerly_are_refused(mode: str) -> None:
 
 
 def _tensorflow_without_xla() -> str:
-    backend = importlib.import_module("qkvac.backends.tensorflow")
+    backend = importlib.import_module("qkvac.backends.tensorflow.adapter")
     adapter = backend.open("function")
     adapter.attention(*whole("float32"))
     adapter.mode = "xla"
@@ -231,7 +231,7 @@ def test_tensorflow_graphs_that_xla_does_not_compile_are_refused() -> None:
 def _tensorflow_precision() -> str:
     import tensorflow as tf
 
-    adapter = importlib.import_module("qkvac.backends.tensorflow").open("eager")
+    adapter = importlib.import_module("qkvac.backends.tensorflow.adapter").open("eager")
     tf.config.experimental.enable_tensor_float_32_execution(True)
     try:
         return refusal(ModeError, adapter.attention, *whole("float32"))
@@ -248,8 +248,8 @@ def _tensorflow_cast(inputs: list[Array]) -> dict[str, Array]:
     """The scale as a Python float through `tf.cast`, which goes through float32."""
     import tensorflow as tf
 
-    backend = importlib.import_module("qkvac.backends.tensorflow")
-    profiles = importlib.import_module("qkvac.backends.tensorflow_profiles")
+    backend = importlib.import_module("qkvac.backends.tensorflow.adapter")
+    profiles = importlib.import_module("qkvac.backends.tensorflow.profiles")
 
     class Cast(backend.TensorFlow):  # type: ignore[misc, name-defined]
         def run(self, *call: Any) -> Any:
@@ -265,7 +265,7 @@ def _tensorflow_cast(inputs: list[Array]) -> dict[str, Array]:
 def test_tensorflow_scale_through_float32_is_found() -> None:
     needs("tensorflow")
     case = next(case for case in cases() if case.id == "attention/normal/33x20x7")
-    declared = parse(importlib.import_module("qkvac.backends.tensorflow").QKVAC).arithmetic(
+    declared = parse(importlib.import_module("qkvac.backends.tensorflow.adapter").QKVAC).arithmetic(
         "float64", "eager", "cpu"
     )
     question = Question(case, "float64", Arithmetic.for_dtype("float64", declared))
@@ -281,7 +281,7 @@ def test_tensorflow_scale_through_float32_is_found() -> None:
 def _tensorflow_second_device() -> dict[str, Any]:
     import tensorflow as tf
 
-    backend = importlib.import_module("qkvac.backends.tensorflow")
+    backend = importlib.import_module("qkvac.backends.tensorflow.adapter")
     halves = 2 * [tf.config.LogicalDeviceConfiguration()]
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], halves)
 

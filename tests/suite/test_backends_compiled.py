@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac.packages import FRAMEWORKS
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.registry import forward_profiles
+from qkvac.targets.packages import FRAMEWORKS
 from qkvac.tests.suite.laboratory import DTYPES, Array, adapter, inside, needs
 
 MODES = [
     (name, mode)
     for name in FRAMEWORKS
-    for mode in importlib.import_module(f"qkvac.backends.{name}").QKVAC["modes"]
+    for mode in importlib.import_module(f"qkvac.backends.{name}.adapter").QKVAC["modes"]
     if mode != "tf32"  # there is none on a CPU
 ]
 
@@ -335,7 +335,7 @@ def test_a_wrong_formula_is_found(wrong: Any) -> None:
 
 
 def _programs(name: str, mode: str, ids: tuple[str, ...]) -> list[dict[str, Any]]:
-    opened = importlib.import_module(f"qkvac.backends.{name}").open(mode, "cpu")
+    opened = importlib.import_module(f"qkvac.backends.{name}.adapter").open(mode, "cpu")
     found = []
     for call in (next(c for c in CALLS if c.id == wanted) for wanted in ids):
         getattr(opened, call.profile)(*call.arguments, **call.keywords)

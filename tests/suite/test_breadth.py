@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from qkvac import breadth
-from qkvac.declaration import DTYPES, DeclarationError, parse
-from qkvac.registry import backends
-from qkvac.roster import Entry, survey
-from qkvac.selection import Options, Selection
-from qkvac.spec.cases import Case, cases, profiles_with_cases
+from qkvac.execution.survey import survey
+from qkvac.spec.cases.catalogue import Case, cases, profiles_with_cases
+from qkvac.subjects import breadth
+from qkvac.subjects.registry import backends
+from qkvac.subjects.roster import Entry
+from qkvac.subjects.selection import Options, Selection
+from qkvac.targets.declaration import DTYPES, DeclarationError, parse
 
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
 """Operation by operation these run more; of libraries some modes compile unasked."""

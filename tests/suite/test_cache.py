@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import qkvac.cache
-from qkvac.cache import Certifier, default_folder
+import qkvac.engine.cache
 from qkvac.digests import canonical, digest, same_bits
-from qkvac.selection import find_case
-from qkvac.spec import enclosure
+from qkvac.engine.cache import Certifier, default_folder
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.enclosure import Enclosure
+from qkvac.spec.bounds.rounding import bounds
+from qkvac.spec.enclosures import enclosure
+from qkvac.spec.enclosures.enclosure import Enclosure
 from qkvac.spec.formats import dtype as numpy_dtype
 from qkvac.spec.registry import forward_profiles
-from qkvac.spec.rounding import bounds
+from qkvac.subjects.selection import find_case
 from qkvac.tests.suite.engine_ports import SMALL, run, statuses, write
 
 CASE = find_case(f"attention/{SMALL}")
@@ -68,7 +68,7 @@ def test_a_new_version_of_the_spec_knows_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(Certifier(tmp_path))
-    monkeypatch.setattr(qkvac.cache, "SPEC_VERSION", "next")
+    monkeypatch.setattr(qkvac.engine.cache, "SPEC_VERSION", "next")
     later = Certifier(tmp_path)
     ask(later)
     assert later.computed == 1
@@ -140,7 +140,7 @@ def test_a_folder_may_vanish_at_any_time(tmp_path: Path) -> None:
 
 def test_processes_may_write_at_the_same_time(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from qkvac.cache import Certifier\n"
+        "import sys; from pathlib import Path; from qkvac.engine.cache import Certifier\n"
         "from qkvac.tests.suite.test_cache import ask\n"
         "made = Certifier(Path(sys.argv[1])); ask(made); assert not made.warnings"
     )
@@ -154,7 +154,7 @@ def test_processes_may_write_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qkvac.cache, "MEMORY", 1)
+    monkeypatch.setattr(qkvac.engine.cache, "MEMORY", 1)
     certifier = Certifier(None)
     for dtype in ("float64", "float32", "float64"):
         ask(certifier, dtype)

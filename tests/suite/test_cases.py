@@ -10,12 +10,13 @@ import sys
 import numpy as np
 import pytest
 
-from qkvac.spec import draws, families, shapes
-from qkvac.spec.cases import Case, cases
-from qkvac.spec.enclosure import certify
-from qkvac.spec.equations import SpecError
+from qkvac.spec.cases.catalogue import Case, cases
+from qkvac.spec.enclosures.enclosure import certify
 from qkvac.spec.formats import DTYPES, FORMATS, dtype
+from qkvac.spec.grammar.equations import SpecError
+from qkvac.spec.inputs import draws, families
 from qkvac.spec.registry import forward_profiles
+from qkvac.spec.symbolic import shapes
 
 ATTENTION = tuple(
     case for case in cases("attention") if not case.family.startswith(("batch-", "sample-"))
@@ -42,7 +43,7 @@ def test_all_inputs_are_the_pinned_bits() -> None:
 
 def test_two_processes_collect_the_same_list_whatever_their_hash_seed() -> None:
     script = (
-        "import json; from qkvac.spec.cases import cases;"
+        "import json; from qkvac.spec.cases.catalogue import cases;"
         "print(json.dumps([[c.id, c.seed, c.why, c.dtypes, c.tier, c.exact] for c in cases()]))"
     )
     lists = [

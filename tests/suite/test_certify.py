@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from flint import ctx
 
-from qkvac.spec import equations
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.ball import working_precision
-from qkvac.spec.enclosure import certify
-from qkvac.spec.equations import parse
+from qkvac.spec.bounds.rounding import bounds
+from qkvac.spec.enclosures.arb_balls import working_precision
+from qkvac.spec.enclosures.enclosure import certify
 from qkvac.spec.formats import dtype as numpy_dtype
-from qkvac.spec.rounding import bounds
+from qkvac.spec.grammar import equations
+from qkvac.spec.grammar.equations import parse
 from qkvac.tests.suite.carriers import (
     ATTENTION,
     attention_case,

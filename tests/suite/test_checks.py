@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac import breadth, checks, protocol_checks
 from qkvac.cells import Cell, Result, Status
-from qkvac.declaration import DTYPES
-from qkvac.findings import Visit, failed
-from qkvac.normality import granule, stays_normal
-from qkvac.process import BackendError, Outcome, WorkerCrash, WorkerTimeout
-from qkvac.report import Report
-from qkvac.results import checked
-from qkvac.roster import Entry, survey
-from qkvac.selection import Options, Selection, find_case
-from qkvac.spec.cases import Case, cases
+from qkvac.checks import protocol_checks, registry
+from qkvac.checks.findings import Visit, failed
+from qkvac.checks.normality import granule, stays_normal
+from qkvac.engine.results import checked
+from qkvac.execution.survey import survey
+from qkvac.isolation.process import BackendError, Outcome, WorkerCrash, WorkerTimeout
+from qkvac.records.report import Report
+from qkvac.spec.cases.catalogue import Case, cases
+from qkvac.subjects import breadth
+from qkvac.subjects.roster import Entry
+from qkvac.subjects.selection import Options, Selection, find_case
+from qkvac.targets.declaration import DTYPES
 from qkvac.tests.suite.engine_ports import MAIN, run, write
 
 WHERE = find_case(f"attention/{MAIN}")
@@ -226,7 +228,7 @@ def test_generic_float16_and_tiny_data_are_not_scaled() -> None:
 def test_numpy_scales_wherever_it_has_to(dtype: str) -> None:
     entry = survey(Selection(backends=("numpy",)), Options()).entries[0]
     here = [case for case in cases() if dtype in case.dtypes]
-    asked = [case.id for case in here if "scaling" in checks.names(entry, dtype, case)]
+    asked = [case.id for case in here if "scaling" in registry.names(entry, dtype, case)]
     assert asked or dtype == "float16"
     if asked:
         results = run(None, *asked, backends=("numpy",), dtypes=(dtype,))
@@ -242,7 +244,7 @@ def test_every_check_has_a_case_for_every_adapter() -> None:
                 for case in cases()
                 if dtype in case.dtypes and breadth.includes(entry.shapes, case, dtype)
             ]
-            made = {name for case in run for name in checks.names(entry, dtype, case)}
+            made = {name for case in run for name in registry.names(entry, dtype, case)}
             expected = {*ASKED, "budget"} - (SCALED if dtype == "float16" else set())
             expected |= {"mode"} if entry.subject.mode in entry.declaration.evidence else set()
             batched = any(case.batch for case in run)

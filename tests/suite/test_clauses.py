@@ -12,22 +12,22 @@ from typing import Final
 import numpy as np
 import pytest
 
-from qkvac import failures
 from qkvac.cells import Result, Status
-from qkvac.deviations import read as deviations
-from qkvac.matrix import brief, to_property
+from qkvac.diagnosis import failures
 from qkvac.publication import archive, validation
 from qkvac.publication.html import render
 from qkvac.publication.marks import mark
-from qkvac.record import FORMAT, from_json, to_json
-from qkvac.report import Report
-from qkvac.spec import clauses, comparisons, statuses
+from qkvac.pytest_matrix.matrix import brief, to_property
+from qkvac.records.deviations import read as deviations
+from qkvac.records.record import FORMAT, from_json, to_json
+from qkvac.records.report import Report
+from qkvac.records.summary import plain
+from qkvac.records.tables import style, worst_status
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import cases
-from qkvac.spec.comparisons import Answer, Comparison
-from qkvac.spec.verdict import Question, judge
-from qkvac.summary import plain
-from qkvac.tables import style, worst_status
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.verdicts import clauses, comparisons, statuses
+from qkvac.spec.verdicts.comparisons import Answer, Comparison
+from qkvac.spec.verdicts.verdict import Question, judge
 from qkvac.tests.suite.killing import FORWARD
 from qkvac.tests.suite.records import TORCH, lines, result, write
 from qkvac.usage import UsageError
@@ -87,7 +87,7 @@ def test_what_is_about_values_is_compared_and_nothing_else() -> None:
 
 def test_the_schema_lists_what_is_defined() -> None:
     """Where this fails, the file is to be written anew with what `schema` puts into it."""
-    text = (resources.files("qkvac") / "record.schema.json").read_text(encoding="utf-8")
+    text = (resources.files("qkvac.records") / "record.schema.json").read_text(encoding="utf-8")
     assert json.loads(text) == validation.schema()
 
 

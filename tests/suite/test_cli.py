@@ -18,9 +18,9 @@ import jsonschema
 import pytest
 
 import qkvac
-from qkvac.cli import main
+from qkvac.cli.main import main
 from qkvac.spec.attention import CONVENTIONS
-from qkvac.spec.cases import cases, profiles_with_cases
+from qkvac.spec.cases.catalogue import cases, profiles_with_cases
 from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 
@@ -122,7 +122,8 @@ def test_what_is_declared_wins_and_is_part_of_the_command_to_run_again(
     assert shlex.split(again)[1:] == [
         *("check", port, *words, "--case", f"attention/{SMALL}", "--dtype", "float32")
     ]
-    schema = json.loads((resources.files("qkvac") / "record.schema.json").read_text("utf-8"))
+    text = (resources.files("qkvac.records") / "record.schema.json").read_text("utf-8")
+    schema = json.loads(text)
     for line in record.read_text(encoding="utf-8").splitlines():
         jsonschema.validate(json.loads(line), schema)
 
@@ -337,7 +338,7 @@ def test_cases_of_any_profile_are_shown(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_help_starts_at_once_and_loads_nothing_heavy() -> None:
     program = (
-        "import sys\nfrom qkvac.cli import main\n"
+        "import sys\nfrom qkvac.cli.main import main\n"
         "try:\n    main(['--help'])\n"
         "finally:\n    print(*({'numpy', 'flint', 'rich', 'jsonschema'} & sys.modules.keys()))"
     )

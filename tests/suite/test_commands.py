@@ -16,9 +16,9 @@ import pytest
 
 import qkvac
 from qkvac.cells import Result
-from qkvac.commands import check_program, short_name, text_of, words_of
-from qkvac.engine import Engine
-from qkvac.selection import Options, Selection
+from qkvac.engine.engine import Engine
+from qkvac.isolation.commands import check_program, short_name, text_of, words_of
+from qkvac.subjects.selection import Options, Selection
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, statuses
 from qkvac.tests.suite.test_cli import command, qkvac_process
 from qkvac.usage import UsageError

@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 import pytest
 
-from qkvac import conditions
 from qkvac.api import check
-from qkvac.conditions import condition
-from qkvac.samples import Sample
+from qkvac.diagnosis import conditions
+from qkvac.diagnosis.conditions import condition
+from qkvac.diagnosis.samples import Sample
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.case import Case
-from qkvac.spec.cases import cases
+from qkvac.spec.cases.case import Case
+from qkvac.spec.cases.catalogue import cases
 from qkvac.tests.suite.diagnosing import Array, plain
 
 PORT: Final = """

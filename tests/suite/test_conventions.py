@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from qkvac.spec.attention import CONVENTIONS, Arithmetic
-from qkvac.spec.case import Case
-from qkvac.spec.families import Frame, Inputs
-from qkvac.spec.presentation import of_values, presented, restored
-from qkvac.spec.verdict import Question, judge
+from qkvac.spec.cases.case import Case
+from qkvac.spec.conventions import of_values, presented, restored
+from qkvac.spec.inputs.families import Frame, Inputs
+from qkvac.spec.verdicts.verdict import Question, judge
 
 Array = np.ndarray[Any, Any]
 

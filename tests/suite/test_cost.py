@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from qkvac.spec.attention import ATTENTION
-from qkvac.spec.cases import cases
-from qkvac.spec.cost import Product, cost
-from qkvac.spec.equations import parse
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.grammar.equations import parse
 from qkvac.spec.registry import forward_profiles
-from qkvac.spec.shapes import ShapeError
+from qkvac.spec.symbolic.cost import Product, cost
+from qkvac.spec.symbolic.shapes import ShapeError
 
 SIZES = {"n": 6, "d": 3, "c": 2}
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from qkvac import declaration
-from qkvac.declaration import DTYPES, Declaration, DeclarationError, find, load, parse
-from qkvac.ports import known_functions
 from qkvac.spec import attention, formats
 from qkvac.spec.attention import CONVENTIONS, SIGMOID_FORMS, SOFTMAX_FORMS, Arithmetic
+from qkvac.targets import declaration
+from qkvac.targets.declaration import DTYPES, Declaration, DeclarationError, find, load, parse
+from qkvac.targets.ports import known_functions
 
-SCHEMA = json.loads((resources.files("qkvac") / "declaration.schema.json").read_text("utf-8"))
+FILE = resources.files("qkvac.targets") / "declaration.schema.json"
+SCHEMA = json.loads(FILE.read_text("utf-8"))
 
 
 def test_the_schema_is_a_schema() -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from qkvac.cells import Result, Status
-from qkvac.declaration import DEFAULT_CONVENTIONS
-from qkvac.engine import Engine
-from qkvac.selection import Options, Selection, find_case
+from qkvac.engine.engine import Engine
 from qkvac.spec.attention import CONVENTIONS
-from qkvac.spec.faulty import compute
+from qkvac.spec.faults.evaluator import compute
 from qkvac.spec.registry import forward_profiles
+from qkvac.subjects.selection import Options, Selection, find_case
+from qkvac.targets.declaration import DEFAULT_CONVENTIONS
 from qkvac.tests.suite.profile_ports import write
 
 SDPA: Final = "scaled_dot_product_attention"

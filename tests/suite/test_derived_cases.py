@@ -9,22 +9,26 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from qkvac.spec import exactness, faulty, layouts, registry, shapes
-from qkvac.spec.anatomy import Anatomy
+from qkvac.spec import registry
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.case import Case
-from qkvac.spec.cases import cases, find
-from qkvac.spec.derived_cases import Maker
-from qkvac.spec.derived_families import lookup, plain
-from qkvac.spec.families import Frame
-from qkvac.spec.faults import FAULTS
+from qkvac.spec.bounds import exactness
+from qkvac.spec.cases.case import Case
+from qkvac.spec.cases.catalogue import cases, find
+from qkvac.spec.cases.derived_cases import Maker
+from qkvac.spec.faults import evaluator
+from qkvac.spec.faults.catalogue import FAULTS
 from qkvac.spec.formats import DTYPES, FORMATS, dtype
-from qkvac.spec.parsing import parse
+from qkvac.spec.grammar.parsing import parse
+from qkvac.spec.grammar.syntax import Program, Ref
+from qkvac.spec.inputs import layouts
+from qkvac.spec.inputs.anatomy import Anatomy
+from qkvac.spec.inputs.derived_families import lookup, plain
+from qkvac.spec.inputs.families import Frame
+from qkvac.spec.inputs.steering import Steering, UnreachableError
 from qkvac.spec.profile import PLAIN, Flag, Mask, Parameter, Profile
 from qkvac.spec.registry import known_profiles
-from qkvac.spec.steering import Steering, UnreachableError
-from qkvac.spec.syntax import Program, Ref
-from qkvac.spec.verdict import Question, judge
+from qkvac.spec.symbolic import shapes
+from qkvac.spec.verdicts.verdict import Question, judge
 
 Array = np.ndarray[Any, Any]
 
@@ -59,7 +63,7 @@ def family(name: str, profile: str = CROSS) -> list[Case]:
 def values(case: Case, name: str = "float64") -> dict[str, Array]:
     """All quantities of the normal form, as a machine computes them."""
     with np.errstate(all="ignore"):
-        return faulty.compute(case.program, case.inputs(name), case.bindings, name)
+        return evaluator.compute(case.program, case.inputs(name), case.bindings, name)
 
 
 def scaled(case: Case) -> Array:
@@ -472,7 +476,7 @@ def test_wrong_texts_are_caught_in_every_dtype(profile: str, old: str, new: str)
             if name in case.dtypes and case.variant in ("", PLAIN):
                 with np.errstate(all="ignore"):
                     inputs = case.inputs(name)
-                    outputs = faulty.compute(program, inputs, case.bindings, name)
+                    outputs = evaluator.compute(program, inputs, case.bindings, name)
                 last = case.quantities[-1]
                 if "failed" in statuses(case, name, {last: outputs[last]}).values():
                     break
@@ -488,7 +492,7 @@ def test_a_finite_number_in_the_place_of_masked_scores_is_caught(profile: str, f
         if program is None:
             return False
         with np.errstate(all="ignore"):
-            outputs = faulty.compute(program, case.inputs("float64"), case.bindings, "float64")
+            outputs = evaluator.compute(program, case.inputs("float64"), case.bindings, "float64")
         return "failed" in statuses(case, "float64", {"C": outputs["C"]}).values()
 
     (below,) = family(f"below-{fill}", profile)

@@ -13,15 +13,16 @@ import pytest
 from qkvac.api import check
 from qkvac.backends.processor import cpu_features
 from qkvac.cells import Cell, Result, Status, Subject
-from qkvac.checks import CHECKS
-from qkvac.deviations import Deviation, Deviations, read
-from qkvac.environment import NAMED_LATER, processor
-from qkvac.packages import OWN
-from qkvac.registry import backend
-from qkvac.roster import Entry, survey
-from qkvac.selection import Options, Selection
-from qkvac.spec.cases import cases, profiles_with_cases
+from qkvac.checks.registry import CHECKS
+from qkvac.execution.survey import survey
+from qkvac.records.deviations import Deviation, Deviations, read
+from qkvac.records.environment import NAMED_LATER, processor
+from qkvac.spec.cases.catalogue import cases, profiles_with_cases
 from qkvac.spec.registry import known_profiles
+from qkvac.subjects.registry import backend
+from qkvac.subjects.roster import Entry
+from qkvac.subjects.selection import Options, Selection
+from qkvac.targets.packages import OWN
 from qkvac.tests.suite.engine_ports import SMALL, run, write
 from qkvac.usage import UsageError
 
@@ -110,7 +111,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Lets this machine be another one."""
 
     def chosen(machine: str) -> None:
-        monkeypatch.setattr("qkvac.deviations.processor", lambda: frozenset(MACHINES[machine]))
+        found = frozenset(MACHINES[machine])
+        monkeypatch.setattr("qkvac.records.deviations.processor", lambda: found)
 
     return chosen
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from qkvac import diagnosis
-from qkvac.diagnosis import diagnose
-from qkvac.spec.faults import FAULTS, Fault
-from qkvac.spec.faulty import compute
-from qkvac.spec.rewriting import rewritten
-from qkvac.spec.syntax import Program
+from qkvac.diagnosis import search
+from qkvac.diagnosis.search import diagnose
+from qkvac.spec.faults.catalogue import FAULTS, Fault
+from qkvac.spec.faults.evaluator import compute
+from qkvac.spec.faults.rewriting import rewritten
+from qkvac.spec.grammar.syntax import Program
 from qkvac.tests.suite.bench import fault_bench, sizes_in
 from qkvac.tests.suite.diagnosing import ATTENTION, UNSEEN, Array, named, samples
 from qkvac.tests.suite.kill_matrix import demonstrable
@@ -105,15 +105,15 @@ def test_a_candidate_that_cannot_be_evaluated_explains_nothing_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = samples(fault_bench(FAULTS["scale-1/√d"]).function)
-    monkeypatch.setattr(diagnosis, "FAULTS", {**FAULTS, "broken": _broken(IndexError)})
-    with caplog.at_level(logging.DEBUG, "qkvac.diagnosis"):
+    monkeypatch.setattr(search, "FAULTS", {**FAULTS, "broken": _broken(IndexError)})
+    with caplog.at_level(logging.DEBUG, "qkvac.diagnosis.search"):
         assert named(diagnose(found))[:1] == [{"scale-1/√d"}]
     assert "IndexError: no such row" in caplog.text
 
 
 def test_a_mistake_in_a_rule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     found = samples(fault_bench(FAULTS["scale-1/√d"]).function)
-    monkeypatch.setattr(diagnosis, "FAULTS", {**FAULTS, "broken": _broken(TypeError)})
+    monkeypatch.setattr(search, "FAULTS", {**FAULTS, "broken": _broken(TypeError)})
     with pytest.raises(TypeError, match="no such row"):
         diagnose(found)
 

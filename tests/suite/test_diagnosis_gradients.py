@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from qkvac.api import check
-from qkvac.diagnosis import diagnose
-from qkvac.samples import Sample
-from qkvac.spec import carrying, faulty
-from qkvac.spec.case import Case
-from qkvac.spec.faults import FAULTS, Fault
+from qkvac.diagnosis.samples import Sample
+from qkvac.diagnosis.search import diagnose
+from qkvac.spec.cases.case import Case
+from qkvac.spec.faults import carrying, evaluator
+from qkvac.spec.faults.catalogue import FAULTS, Fault
+from qkvac.spec.faults.rewriting import derived, rewritten
 from qkvac.spec.registry import forward_profiles, gradient_profiles
-from qkvac.spec.rewriting import derived, rewritten
-from qkvac.spec.verdict import judge
+from qkvac.spec.verdicts.verdict import judge
 from qkvac.tests.suite.bench import FORM, asked, fault_bench
 from qkvac.tests.suite.diagnosing import Array, named
 from qkvac.tests.suite.killing import BACKWARD, demonstrable, examined
@@ -62,7 +62,7 @@ def answer(
         both = rewritten(first, then.rules)
         assert both is not None
         sizes = derived(case.program, both, case.bindings)
-        found = faulty.compute(both, inputs, sizes, fault.dtype)
+        found = evaluator.compute(both, inputs, sizes, fault.dtype)
     return {name: found[name] for name in case.results}
 
 
@@ -119,7 +119,7 @@ def test_what_is_no_catalogued_fault_is_given_no_name() -> None:
 def test_right_gradients_have_no_diagnosis() -> None:
     for case in [case for case in examined(ATTENTION) if "float32" in case.dtypes][:3]:
         question = asked(case, "float32", 0, FORM)
-        found = faulty.compute(case.program, question.inputs, case.bindings, "float32")
+        found = evaluator.compute(case.program, question.inputs, case.bindings, "float32")
         outputs = {name: found[name] for name in case.results}
         assert diagnose([Sample(case, "float32", question.arithmetic, outputs, ())]) is None
 

@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from qkvac import invariants, precision, symmetries
 from qkvac.cells import Cell, Result, Subject
-from qkvac.diagnosis import diagnose
-from qkvac.evidence import explain
-from qkvac.spec.faulty import compute
+from qkvac.diagnosis import invariants, precision, symmetries
+from qkvac.diagnosis.evidence import explain
+from qkvac.diagnosis.search import diagnose
+from qkvac.spec.faults.evaluator import compute
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.bench import sizes_in
 from qkvac.tests.suite.diagnosing import (

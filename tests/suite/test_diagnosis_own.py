@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 import qkvac
-from qkvac import evidence
-from qkvac.spec import clauses
+from qkvac.diagnosis import evidence
 from qkvac.spec.registry import choose
+from qkvac.spec.verdicts import clauses
 
 VARIANTS: Final = Path(__file__).parents[2] / "docs" / "examples" / "variants"
 CROSS: Final = "weighted_cross_attention"

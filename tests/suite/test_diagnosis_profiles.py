@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from qkvac.api import check
-from qkvac.conditions import condition as condition_of
-from qkvac.diagnosis import diagnose
-from qkvac.evidence import FAILING, PASSING, explain
-from qkvac.ports import known_functions
-from qkvac.samples import Sample
+from qkvac.diagnosis.conditions import condition as condition_of
+from qkvac.diagnosis.evidence import FAILING, PASSING, explain
+from qkvac.diagnosis.samples import Sample
+from qkvac.diagnosis.search import diagnose
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import cases
-from qkvac.spec.verdict import Question, judge
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.verdicts.verdict import Question, judge
+from qkvac.targets.ports import known_functions
 from qkvac.tests.suite.profile_ports import EVERYTHING, write
 
 SDPA: Final = "scaled_dot_product_attention"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from qkvac import diagnosis, evidence, precision
 from qkvac.api import check
-from qkvac.samples import Sample
+from qkvac.diagnosis import evidence, precision, search
+from qkvac.diagnosis.samples import Sample
 from qkvac.tests.suite.diagnosing import DOUBLE, ORDER, OUTSIDE, SHIFT, SUM, Array
 from qkvac.tests.suite.engine_ports import write
 from qkvac.tests.suite.shelf import PORTS
@@ -96,7 +96,7 @@ def test_a_port_without_a_match_is_called_again(tmp_path: Path) -> None:
 def test_misbehaviour_in_further_calls_changes_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, habit: str
 ) -> None:
-    monkeypatch.setattr(diagnosis, "diagnose", lambda samples, patience: None)
+    monkeypatch.setattr(search, "diagnose", lambda samples, patience: None)
     monkeypatch.setattr(precision, "resembling", lambda samples, patience: None)
     monkeypatch.setattr(evidence, "SECONDS", 4.0)
     usual = check(clipped(tmp_path), dtypes=["float32"], cases=FEW, workers=1)
@@ -114,7 +114,7 @@ def test_a_diagnosis_that_goes_wrong_costs_no_result(
     def broken(samples: Sequence[Sample], patience: float) -> None:
         raise ZeroDivisionError("a fault of ours")
 
-    monkeypatch.setattr(diagnosis, "diagnose", broken)
+    monkeypatch.setattr(search, "diagnose", broken)
     for text in texts("scaled_by_token_width")["C"]:
         assert text.startswith("there is no diagnosis: ZeroDivisionError: a fault of ours")
         assert "the first equation that goes wrong is A[n, n]" in text

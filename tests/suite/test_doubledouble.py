@@ -13,13 +13,14 @@ from flint import arb, arb_mat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkvac.spec import doubledouble, equations
-from qkvac.spec.ball import BallAlgebra, working_precision
-from qkvac.spec.ddexp import EXP_ERROR, LOWEST, exponential, scaled
-from qkvac.spec.doubledouble import DoubleDoubleAlgebra, product
-from qkvac.spec.enclosure import certify
-from qkvac.spec.errorfree import fast_two_sum, two_product, two_sum
-from qkvac.spec.rearrangements import Array
+from qkvac.spec.enclosures import double_double
+from qkvac.spec.enclosures.arb_balls import BallAlgebra, working_precision
+from qkvac.spec.enclosures.double_double import DoubleDoubleAlgebra, product
+from qkvac.spec.enclosures.double_double_exp import EXP_ERROR, LOWEST, exponential, scaled
+from qkvac.spec.enclosures.enclosure import certify
+from qkvac.spec.enclosures.error_free import fast_two_sum, two_product, two_sum
+from qkvac.spec.grammar import equations
+from qkvac.spec.grammar.rearrangements import Array
 from qkvac.spec.registry import forward_profiles
 
 ATTENTION = forward_profiles()["attention"].program()
@@ -161,7 +162,7 @@ def test_softmax_lies_inside(seed: int, keys: int, spread: float) -> None:
     radius = np.abs(hi) * 2.0**-90
     # Any point of the operands will do, so take the ends of their radii.
     ends = rng.choice([-1, 0, 1], hi.shape) * 0.99
-    weights = DoubleDoubleAlgebra().softmax(doubledouble.DoubleDouble(hi, lo, radius), -1, None)
+    weights = DoubleDoubleAlgebra().softmax(double_double.DoubleDouble(hi, lo, radius), -1, None)
     with working_precision(400):
         for i in range(3):
             row = [
@@ -230,7 +231,7 @@ def test_long_attention_stays_in_double_double(
     bound = {
         q: 96 * u * absolute["X"] @ absolute[w] for q, w in (("Q", "Wq"), ("K", "Wk"), ("V", "Wv"))
     }
-    monkeypatch.setattr("qkvac.spec.enclosure.BallAlgebra", None)
+    monkeypatch.setattr("qkvac.spec.enclosures.enclosure.BallAlgebra", None)
     found = certify(ATTENTION, inputs, sizes, "float64", wanted=["Q", "K", "V"], bound=bound)
     assert all(found[name].sharp(limit).all() for name, limit in bound.items())
     program = ATTENTION.restricted(frozenset({"Ω"}), "A")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import qkvac
-from qkvac.cli import main
+from qkvac.cli.main import main
 from qkvac.draw import Draw, draw_of, entropy
-from qkvac.selection import Selection, find_case
-from qkvac.spec.cases import cases
+from qkvac.spec.cases.catalogue import cases
+from qkvac.subjects.selection import Selection, find_case
 from qkvac.tests.suite.engine_ports import PLAIN, SMALL, write
 from qkvac.usage import UsageError
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkvac.spec import interval
-from qkvac.spec.enclosure import Enclosure
-from qkvac.spec.equations import fold, parse
-from qkvac.spec.rearrangements import Array
+from qkvac.spec.enclosures import midpoint_radius
+from qkvac.spec.enclosures.enclosure import Enclosure
+from qkvac.spec.grammar.equations import fold, parse
+from qkvac.spec.grammar.rearrangements import Array
 from qkvac.spec.registry import forward_profiles
 from qkvac.tests.suite.carriers import (
     ATTENTION,
@@ -192,7 +192,7 @@ def test_a_radius_that_is_too_small_is_noticed(carrier: str) -> None:
 def test_forgetting_the_roundings_of_a_sum_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, sizes = attention_case(1, "normal", 5, 4, 3)
     true = truth(ATTENTION, inputs, sizes)
-    monkeypatch.setattr(interval, "UNIT", 2.0**-60)
+    monkeypatch.setattr(midpoint_radius, "UNIT", 2.0**-60)
     found = run("interval", ATTENTION, inputs, sizes)
     assert all(misses(found[name], true[name]) for name in ("Q", "Ω"))
 
@@ -202,10 +202,10 @@ def test_a_weight_radius_without_the_scores_errors_is_noticed(
 ) -> None:
     inputs, sizes = attention_case(1, "normal", 5, 4, 3)
     true = truth(ATTENTION, inputs, sizes)
-    honest = interval.weight_radius
+    honest = midpoint_radius.weight_radius
 
     def blind(weights: Any, log_error: Any, *rest: Any) -> Array:
         return honest(weights, np.minimum(log_error, 2.0**-58), *rest)
 
-    monkeypatch.setattr(interval, "weight_radius", blind)
+    monkeypatch.setattr(midpoint_radius, "weight_radius", blind)
     assert misses(run("interval", ATTENTION, inputs, sizes)["A"], true["A"])

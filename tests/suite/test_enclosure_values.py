@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from qkvac.spec.enclosure import Enclosure, certify
-from qkvac.spec.equations import parse
+from qkvac.spec.enclosures.enclosure import Enclosure, certify
+from qkvac.spec.enclosures.midpoint_radius import GRID
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.formats import dtype as numpy_dtype
-from qkvac.spec.interval import GRID
+from qkvac.spec.grammar.equations import parse
 from qkvac.tests.suite.carriers import (
     ATTENTION,
     attention_case,

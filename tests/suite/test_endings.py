@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkvac import descendants
-from qkvac.engine import Engine
-from qkvac.judging import Judge, JudgeProcess, Judges, Room, Task
-from qkvac.selection import Options, Selection
+from qkvac.engine.engine import Engine
+from qkvac.engine.judging import Judge, JudgeProcess, Judges, Room, Task
+from qkvac.isolation import descendants
 from qkvac.spec.attention import Arithmetic
+from qkvac.subjects.selection import Options, Selection
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 from qkvac.tests.suite.hostile import MARK, PRELUDE, bad, outlived
 from qkvac.tests.suite.workers import Ports, ask, closing
@@ -81,7 +81,7 @@ def test_a_daemon_that_nothing_marks_ends_with_its_worker(ports: Ports, tmp_path
 def test_the_mark_alone_does_not_find_it(
     ports: Ports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qkvac.supervised.kill_descendants", lambda pid: None)
+    monkeypatch.setattr("qkvac.isolation.supervised.kill_descendants", lambda pid: None)
     worker = ports(bad(DAEMON))
     assert ask(worker, 1).ok
     worker.close()
@@ -328,7 +328,7 @@ def test_what_is_ignored_stays_ignored() -> None:
     program = (
         "import os, signal\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from qkvac.endings import Ended, endings\n"
+        "from qkvac.engine.endings import Ended, endings\n"
         "with endings():\n"
         "    os.kill(os.getpid(), signal.SIGHUP)\n"
         "    try:\n"

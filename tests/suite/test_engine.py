@@ -14,19 +14,20 @@ from pathlib import Path
 import pytest
 
 from qkvac.cells import Cell, Result, Status
-from qkvac.engine import Engine
-from qkvac.judging import JudgeProcess
-from qkvac.packages import OWN
-from qkvac.plan import plan
-from qkvac.ports import FRAMEWORKS
-from qkvac.process import BackendError, Target, Worker
-from qkvac.registry import backend
-from qkvac.roster import Roster, survey
-from qkvac.selection import Options, Selection
-from qkvac.spec.cases import cases
+from qkvac.engine.engine import Engine
+from qkvac.engine.judging import JudgeProcess
+from qkvac.execution.plan import plan
+from qkvac.execution.survey import survey
+from qkvac.isolation.process import BackendError, Target, Worker
+from qkvac.isolation.worker import BACKENDS
+from qkvac.spec.cases.catalogue import cases
+from qkvac.subjects.registry import backend
+from qkvac.subjects.roster import Roster
+from qkvac.subjects.selection import Options, Selection
+from qkvac.targets.packages import OWN
+from qkvac.targets.ports import FRAMEWORKS
 from qkvac.tests.suite.engine_ports import MAIN, ONE, SMALL, run, statuses, write
 from qkvac.usage import UsageError
-from qkvac.worker import BACKENDS
 
 QUIET = Options(workers=1)
 NARROW = next(case for case in cases() if "float64" not in case.dtypes)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from qkvac.spec.equations import Number, Op, Program, Ref, SpecError, evaluate, fold, parse
-from qkvac.spec.scalar import Scalar
+from qkvac.spec.grammar.equations import Number, Op, Program, Ref, SpecError, evaluate, fold, parse
+from qkvac.spec.grammar.scalar import Scalar
 from qkvac.tests.suite.arrays import Arrays
 
 SQUARE = "X[n, n]\nY[n, n]\nb[n]\ns\n"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkvac.spec import enclosure
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import Case, cases
-from qkvac.spec.equations import SpecError, parse
-from qkvac.spec.exactness import Exactly, Exactness, exact, prove
+from qkvac.spec.bounds.exactness import Exactly, Exactness, exact, prove
+from qkvac.spec.cases.catalogue import Case, cases
+from qkvac.spec.enclosures import enclosure
+from qkvac.spec.grammar.equations import SpecError, parse
 from qkvac.spec.registry import forward_profiles
 
 PROGRAM = forward_profiles()["attention"].program()

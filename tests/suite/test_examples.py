@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from qkvac.cells import Result
-from qkvac.commands import text_of
-from qkvac.engine import Engine
-from qkvac.exporting import export
-from qkvac.selection import Options, Selection
-from qkvac.spec.cases import cases
+from qkvac.cli.exporting import export
+from qkvac.engine.engine import Engine
+from qkvac.isolation.commands import text_of
+from qkvac.spec.cases.catalogue import cases
+from qkvac.subjects.selection import Options, Selection
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 COMPILER = shutil.which("gcc") or shutil.which("cc")

@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 import pytest
 
-from qkvac.spec.case import Case
-from qkvac.spec.cases import cases
-from qkvac.spec.faults import FAULTS, Fault
-from qkvac.spec.verdict import judge
+from qkvac.spec.cases.case import Case
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.faults.catalogue import FAULTS, Fault
+from qkvac.spec.verdicts.verdict import judge
 from qkvac.tests.suite.bench import FORM, asked, fault_bench
 
 README: Final = Path(__file__).parents[2] / "README.md"

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from qkvac.cli import cli
-from qkvac.spec import faulty, shapes, text
+from qkvac.cli.main import cli
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import cases
-from qkvac.spec.equations import parse
-from qkvac.spec.faults import FAULTS, Fault
-from qkvac.spec.faulty import FaultyShapes
-from qkvac.spec.mistakes import MISTAKES
-from qkvac.spec.operations import OPERATIONS
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.faults import evaluator
+from qkvac.spec.faults.catalogue import FAULTS, Fault
+from qkvac.spec.faults.evaluator import FaultyShapes
+from qkvac.spec.faults.operations.mistakes import MISTAKES
+from qkvac.spec.faults.rewriting import Rewrite, Roles, derived, operations, rewritten
+from qkvac.spec.grammar.equations import parse
+from qkvac.spec.grammar.operations import OPERATIONS
+from qkvac.spec.grammar.syntax import SpecError
 from qkvac.spec.registry import forward_profiles, gradient_profiles
-from qkvac.spec.rewriting import Rewrite, Roles, derived, operations, rewritten
-from qkvac.spec.syntax import SpecError
+from qkvac.spec.symbolic import shapes, text
 from qkvac.tests.suite.bench import sizes_in
 from qkvac.tests.suite.killing import examined, home
 
@@ -199,9 +200,9 @@ def test_a_faulty_formula_in_float32_stays_within_its_own_bounds(fault: Fault) -
         if not fault.fits(ATTENTION, axes):
             continue
         given = derived(ATTENTION, program, axes)
-        narrow = faulty.compute(program, stored, given, "float32")
-        wide = faulty.compute(program, stored, given, "float64")
-        limits = faulty.bounds(program, stored, given, Arithmetic.for_dtype("float32"), {})
+        narrow = evaluator.compute(program, stored, given, "float32")
+        wide = evaluator.compute(program, stored, given, "float64")
+        limits = evaluator.bounds(program, stored, given, Arithmetic.for_dtype("float32"), {})
         for quantity, limit in limits.items():
             error = np.abs(narrow[quantity].astype(np.float64) - wide[quantity])
             assert np.all((error <= limit) | np.isnan(error)), quantity
@@ -222,14 +223,14 @@ def test_so_does_a_faulty_formula_of_another_profile(fault: Fault) -> None:
             continue
         stored, given = case.inputs("float32"), derived(case.program, program, case.bindings)
         try:
-            narrow = faulty.compute(program, stored, given, "float32")
+            narrow = evaluator.compute(program, stored, given, "float32")
         except ValueError:
             # A mask on the wrong axis fits only where two axes are equal.
             assert fault.name == "mask-samples-as-heads"
             continue
         wide = {n: a if a.dtype.kind in "bi" else a.astype(float) for n, a in stored.items()}
-        exact = faulty.compute(program, wide, given, "float64")
-        limits = faulty.bounds(program, stored, given, Arithmetic.for_dtype("float32"), {})
+        exact = evaluator.compute(program, wide, given, "float64")
+        limits = evaluator.bounds(program, stored, given, Arithmetic.for_dtype("float32"), {})
         for quantity, limit in limits.items():
             with np.errstate(invalid="ignore"):
                 error = np.abs(narrow[quantity].astype(np.float64) - exact[quantity])

@@ -11,11 +11,11 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from qkvac.cells import Subject
-from qkvac.deviations import Deviation, Deviations
-from qkvac.packages import OWN
-from qkvac.registry import backend
-from qkvac.spec.cases import cases, profiles_with_cases
+from qkvac.records.deviations import Deviation, Deviations
+from qkvac.spec.cases.catalogue import cases, profiles_with_cases
 from qkvac.spec.registry import known_profiles
+from qkvac.subjects.registry import backend
+from qkvac.targets.packages import OWN
 
 FINDINGS = Path(__file__).parents[2] / "docs" / "findings.md"
 

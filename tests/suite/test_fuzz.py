@@ -15,20 +15,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qkvac import declaration, deviations, jsons, tensors, toml, vectors
-from qkvac.cache import Certifier, _decoded, _encoded
+from qkvac import jsons, toml
 from qkvac.cells import Status
-from qkvac.cli import cli
-from qkvac.declaration import DeclarationError
-from qkvac.exporting import exported
-from qkvac.process import greeting
-from qkvac.protocol import Message, ProtocolError, frames, read
+from qkvac.cli.exporting import exported
+from qkvac.cli.main import cli
+from qkvac.cli.settings import defaults
+from qkvac.engine.cache import Certifier, _decoded, _encoded
+from qkvac.execution import vectors
+from qkvac.isolation import tensors
+from qkvac.isolation.process import greeting
+from qkvac.isolation.protocol import Message, ProtocolError, frames, read
+from qkvac.isolation.tensors import TensorFileError
 from qkvac.publication import archive, badge, html, markdown
 from qkvac.publication.merging import written
-from qkvac.selection import Selection, find_case
-from qkvac.settings import defaults
+from qkvac.records import deviations
 from qkvac.spec.registry import forward_profiles
-from qkvac.tensors import TensorFileError
+from qkvac.subjects.selection import Selection, find_case
+from qkvac.targets import declaration
+from qkvac.targets.declaration import DeclarationError
 from qkvac.tests.suite import records
 from qkvac.tests.suite.engine_ports import SMALL
 from qkvac.tests.suite.mutants import NASTY, VALUES, changed_bytes, changed_value, dumped

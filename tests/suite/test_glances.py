@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from qkvac import diagnosis
 from qkvac.api import check
+from qkvac.diagnosis import search
 from qkvac.tests.suite.profile_ports import write
 from qkvac.tests.suite.test_declared_conventions import PORTS
 
@@ -68,7 +68,7 @@ def test_a_slip_is_told_before_any_fault_is_tried(
     def never(*_: object) -> None:
         raise AssertionError("the catalogue was asked")
 
-    monkeypatch.setattr(diagnosis, "diagnose", never)
+    monkeypatch.setattr(search, "diagnose", never)
     text = said(tmp_path, body)
     assert SLIPS[body] in text
     assert "there is no diagnosis" not in text

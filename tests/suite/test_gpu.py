@@ -17,15 +17,17 @@ from typing import Any
 
 import pytest
 
-from qkvac import registry, roster, slots
-from qkvac.arrays import first_line
 from qkvac.cells import Result, Status, Subject
-from qkvac.channel import is_out_of_memory
-from qkvac.declaration import DeclarationError, parse
-from qkvac.engine import Engine
-from qkvac.roster import Entry, survey, wanted
-from qkvac.selection import Options, Selection
-from qkvac.slots import PLACES, Slot
+from qkvac.engine.engine import Engine
+from qkvac.execution.survey import survey
+from qkvac.isolation import slots
+from qkvac.isolation.channel import is_out_of_memory
+from qkvac.isolation.slots import PLACES, Slot
+from qkvac.subjects import registry, roster
+from qkvac.subjects.roster import Entry, wanted
+from qkvac.subjects.selection import Options, Selection
+from qkvac.targets.arrays import first_line
+from qkvac.targets.declaration import DeclarationError, parse
 from qkvac.tests.suite.engine_ports import MAIN, ONE, SMALL, statuses, write
 from qkvac.tests.suite.laboratory import alone, inside
 from qkvac.usage import UsageError
@@ -131,7 +133,7 @@ def _torch_settings(mode: str) -> tuple[object, ...]:
     import torch
 
     from qkvac.backends.adapter import ModeError
-    from qkvac.backends.torch import Torch
+    from qkvac.backends.torch.adapter import Torch
 
     adapter = Torch(mode, "cpu")
     adapter.check_settings()
@@ -148,7 +150,7 @@ def _jax_settings(mode: str) -> tuple[object, ...]:
     import jax
 
     from qkvac.backends.adapter import ModeError
-    from qkvac.backends.jax import FUNCTIONS, Jax
+    from qkvac.backends.jax.adapter import FUNCTIONS, Jax
 
     adapter = Jax(mode, "cpu", FUNCTIONS)
     adapter.check_settings()
@@ -165,7 +167,7 @@ def _tensorflow_settings(mode: str) -> tuple[object, ...]:
     import tensorflow as tf
 
     from qkvac.backends.adapter import ModeError
-    from qkvac.backends.tensorflow import FUNCTIONS, TensorFlow
+    from qkvac.backends.tensorflow.adapter import FUNCTIONS, TensorFlow
 
     adapter = TensorFlow(mode, "cpu", FUNCTIONS)
     adapter.check_settings()
@@ -332,7 +334,10 @@ def test_devices_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("folder")
 def test_a_place_is_free_when_its_process_has_died() -> None:
-    code = "from qkvac.slots import Slot; import os; s = Slot('cuda:0', places=1); os._exit(9)"
+    code = (
+        "from qkvac.isolation.slots import Slot; import os;"
+        "s = Slot('cuda:0', places=1); os._exit(9)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
     slot = Slot("cuda:0", Impatient(), places=1)
     assert held(slot)

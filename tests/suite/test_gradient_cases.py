@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac.spec import exactness, faulty
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.case import Case
-from qkvac.spec.cases import cases
+from qkvac.spec.bounds import exactness
+from qkvac.spec.cases.case import Case
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.cases.gradient_cases import COTANGENTS
+from qkvac.spec.faults import evaluator
 from qkvac.spec.formats import DTYPES
-from qkvac.spec.gradient_cases import COTANGENTS
+from qkvac.spec.grammar.syntax import Expr, Number, Op, Program, Ref
 from qkvac.spec.registry import forward_profiles, gradient_profiles
-from qkvac.spec.syntax import Expr, Number, Op, Program, Ref
-from qkvac.spec.verdict import Question, Verdict, judge
+from qkvac.spec.verdicts.verdict import Question, Verdict, judge
 
 Array = np.ndarray[Any, Any]
 LIMIT = 34
@@ -45,7 +46,7 @@ def question(case: Case, dtype: str) -> Question:
 def computed(case: Case, dtype: str, program: Program | None = None) -> dict[str, Array]:
     """What a plain implementation in the dtype returns, by the equations or by other ones."""
     with np.errstate(all="ignore"):
-        found = faulty.compute(program or case.program, case.inputs(dtype), case.bindings, dtype)
+        found = evaluator.compute(program or case.program, case.inputs(dtype), case.bindings, dtype)
     shapes = question(case, dtype).contract
     return {name: found[name].reshape(shapes[name]) for name in case.results}
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from qkvac import checks
 from qkvac.cells import Status, Subject
-from qkvac.findings import Finding, Visit
-from qkvac.gradient_checks import subsets, wanted
-from qkvac.process import Outcome
-from qkvac.roster import Entry
-from qkvac.selection import find_case
+from qkvac.checks import registry
+from qkvac.checks.findings import Finding, Visit
+from qkvac.checks.gradient_checks import subsets, wanted
+from qkvac.isolation.process import Outcome
+from qkvac.subjects.roster import Entry
+from qkvac.subjects.selection import find_case
 from qkvac.tests.suite.profile_ports import GRADIENTS
 
 Array = np.ndarray[Any, Any]
@@ -95,7 +95,7 @@ def test_what_depends_on_the_choice_fails(answers: Answers, words: str) -> None:
 def test_adapters_alone_are_asked_in_modes_that_do_not_compile() -> None:
     def asked(subject: Subject, **raw: Any) -> bool:
         entry = Entry(subject, {"supports": "all", **raw}, (PROFILE,), {})
-        return "subsets" in checks.names(entry, "float32", CASE)
+        return "subsets" in registry.names(entry, "float32", CASE)
 
     assert asked(Subject("torch", "eager", "cpu"))
     assert not asked(
@@ -104,4 +104,4 @@ def test_adapters_alone_are_asked_in_modes_that_do_not_compile() -> None:
     assert not asked(Subject("my_port", "default", "cpu", port="my_port.py"))
     forward = find_case("attention/normal/33x20x7")
     entry = Entry(Subject("torch", "eager", "cpu"), {"supports": "all"}, ("attention",), {})
-    assert "subsets" not in checks.names(entry, "float32", forward)
+    assert "subsets" not in registry.names(entry, "float32", forward)

@@ -8,12 +8,13 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from qkvac.spec import faulty, gradient_mistakes
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.case import Case
-from qkvac.spec.faults import FAULTS, Fault
+from qkvac.spec.cases.case import Case
+from qkvac.spec.faults import evaluator
+from qkvac.spec.faults.catalogue import FAULTS, Fault
+from qkvac.spec.faults.operations import gradient_mistakes
+from qkvac.spec.faults.rewriting import derived
 from qkvac.spec.registry import forward_profiles, gradient_profiles, known_profiles
-from qkvac.spec.rewriting import derived
 from qkvac.tests.suite.killing import BACKWARD, examined, home
 
 Array = np.ndarray[Any, Any]
@@ -94,10 +95,10 @@ def test_a_wrong_gradient_in_float32_stays_within_its_own_bounds(fault: Fault) -
         program = fault.program(case.program)
         assert program is not None
         stored, given = case.inputs("float32"), derived(case.program, program, case.bindings)
-        narrow = faulty.compute(program, stored, given, "float32")
+        narrow = evaluator.compute(program, stored, given, "float32")
         wide = {n: a if a.dtype.kind in "bi" else a.astype(float) for n, a in stored.items()}
-        exact = faulty.compute(program, wide, given, "float64")
-        limits = faulty.bounds(program, stored, given, Arithmetic.for_dtype("float32"), {})
+        exact = evaluator.compute(program, wide, given, "float64")
+        limits = evaluator.bounds(program, stored, given, Arithmetic.for_dtype("float32"), {})
         for quantity, limit in limits.items():
             with np.errstate(invalid="ignore"):
                 error = np.abs(narrow[quantity].astype(np.float64) - exact[quantity])
@@ -116,7 +117,7 @@ def slope(case: Case, fault: Fault, inputs: Mapping[str, Array], name: str, step
     sizes = derived(forward, program, case.bindings)
     last, small = forward_profiles()[base].last, 1e-5
     values = [
-        faulty.compute(
+        evaluator.compute(
             program, {**inputs, name: inputs[name] + way * small * step}, sizes, "float64"
         )
         for way in (1, -1)
@@ -134,7 +135,7 @@ def test_what_is_carried_is_the_derivative_of_the_wrong_formula(name: str) -> No
     inputs = case.inputs("float64")
     program = fault.program(case.program)
     assert program is not None
-    found = faulty.compute(
+    found = evaluator.compute(
         program, inputs, derived(case.program, program, case.bindings), "float64"
     )
     draw = np.random.default_rng(0)

@@ -8,9 +8,9 @@ import pytest
 
 import qkvac
 from qkvac.cells import Status, Subject
-from qkvac.report import Report
-from qkvac.roster import Entry
-from qkvac.spec.cases import cases
+from qkvac.records.report import Report
+from qkvac.spec.cases.catalogue import cases
+from qkvac.subjects.roster import Entry
 
 ATTENTION = """
 import numpy as np

@@ -8,11 +8,14 @@ from math import prod
 import numpy as np
 import pytest
 
-from qkvac.spec import exactness, mask_cases, mask_families, shapes
-from qkvac.spec.cases import Case, cases
-from qkvac.spec.families import Frame
+from qkvac.spec.bounds import exactness
+from qkvac.spec.cases import mask_cases
+from qkvac.spec.cases.catalogue import Case, cases
 from qkvac.spec.formats import DTYPES, FORMATS, dtype
+from qkvac.spec.inputs import mask_families
+from qkvac.spec.inputs.families import Frame
 from qkvac.spec.registry import forward_profiles
+from qkvac.spec.symbolic import shapes
 from qkvac.tests.suite.test_cases import digest
 
 PROFILE = "scaled_dot_product_attention"

@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from qkvac.spec import layouts
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import Case
+from qkvac.spec.cases.catalogue import Case
 from qkvac.spec.formats import DTYPES
-from qkvac.spec.verdict import Question, Verdict, judge
+from qkvac.spec.inputs import layouts
+from qkvac.spec.verdicts.verdict import Question, Verdict, judge
 from qkvac.tests.suite import head_evaluators as wrong
 from qkvac.tests.suite.head_evaluators import Right
 from qkvac.tests.suite.test_head_cases import DEFAULT, MAIN, SQUARE, UNGROUPED, case_of

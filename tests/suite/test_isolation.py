@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from qkvac.cli import main
+from qkvac.cli.main import main
 from qkvac.tests.suite.engine_ports import MAIN, ONE, SMALL
 from qkvac.tests.suite.hostile import HARMLESS, HOSTILE, MARK, PRELUDE, bad, outlived
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from qkvac.spec.faults import FAULTS, Fault
-from qkvac.spec.kills import ATTENTION, CAUGHT_BY, EQUIVALENT
-from qkvac.spec.kills_of_gradients import OF_GRADIENTS
+from qkvac.spec.faults.catalogue import FAULTS, Fault
+from qkvac.spec.faults.kills import ATTENTION, CAUGHT_BY, EQUIVALENT
+from qkvac.spec.faults.kills_of_gradients import OF_GRADIENTS
 from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.bench import caught, demanded, fault_bench

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qkvac.spec.cases import Case, cases
-from qkvac.spec.faults import FAULTS
+from qkvac.spec.cases.catalogue import Case, cases
+from qkvac.spec.faults.catalogue import FAULTS
 from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite.bench import fault_bench
 from qkvac.tests.suite.known_faults import DOCUMENT, document

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac.spec import layouts
-from qkvac.spec.cases import cases
+from qkvac.spec.cases.catalogue import cases
 from qkvac.spec.formats import DTYPES, dtype
+from qkvac.spec.inputs import layouts
 
 STRIDES = {
     "C": (24, 8),

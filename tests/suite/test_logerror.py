@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qkvac.spec import logerror
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.equations import Program, parse
-from qkvac.spec.rounding import bounds
+from qkvac.spec.bounds import softmax_bound
+from qkvac.spec.bounds.rounding import bounds
+from qkvac.spec.grammar.equations import Program, parse
 from qkvac.tests.suite import evaluators
 from qkvac.tests.suite.evaluators import Array
 from qkvac.tests.suite.ratios import (
@@ -52,7 +52,7 @@ def test_no_constant_of_the_softmax_can_be_dropped(
     scores = np.array([[0.0, 0.0, 0.0, depth]], np.float32)
     computed = worst_softmax(scores, slip=0.95)
     assert 0.5 < through_softmax(scores, computed, SINGLE) <= 1
-    monkeypatch.setattr(logerror, constant, 0)
+    monkeypatch.setattr(softmax_bound, constant, 0)
     assert through_softmax(scores, computed, SINGLE) > 1
 
 

@@ -10,19 +10,19 @@ import mpmath
 import numpy as np
 import pytest
 
-from qkvac.normality import Granules, granule
-from qkvac.spec import logistic
+from qkvac.checks.normality import Granules, granule
 from qkvac.spec.attention import SIGMOID_FORMS, Arithmetic
-from qkvac.spec.ball import BallAlgebra, working_precision
-from qkvac.spec.doubledouble import DoubleDouble, DoubleDoubleAlgebra
-from qkvac.spec.enclosure import Enclosure, certify
-from qkvac.spec.equations import evaluate, parse
-from qkvac.spec.exactness import exact
-from qkvac.spec.faulty import compute
+from qkvac.spec.bounds import logistic
+from qkvac.spec.bounds.exactness import exact
+from qkvac.spec.bounds.rounding import bounds
+from qkvac.spec.bounds.spread import spread
+from qkvac.spec.enclosures.arb_balls import BallAlgebra, working_precision
+from qkvac.spec.enclosures.double_double import DoubleDouble, DoubleDoubleAlgebra
+from qkvac.spec.enclosures.enclosure import Enclosure, certify
+from qkvac.spec.enclosures.midpoint_radius import IntervalAlgebra
+from qkvac.spec.faults.evaluator import compute
 from qkvac.spec.formats import FORMATS, dtype
-from qkvac.spec.interval import IntervalAlgebra
-from qkvac.spec.rounding import bounds
-from qkvac.spec.spread import spread
+from qkvac.spec.grammar.equations import evaluate, parse
 from qkvac.tests.suite.ratios import SINGLE, UNIT
 
 Array = np.ndarray[Any, Any]

@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from qkvac.spec.equations import parse, walk
-from qkvac.spec.mathml import rows
+from qkvac.spec.grammar.equations import parse, walk
+from qkvac.spec.grammar.syntax import Number, Op, Ref
 from qkvac.spec.registry import known_profiles
-from qkvac.spec.syntax import Number, Op, Ref
+from qkvac.spec.symbolic.mathml import rows
 
 VARIANTS = [
     (name, variant) for name, profile in known_profiles().items() for variant in profile.texts

@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from qkvac.cli import main
-from qkvac.models import load
-from qkvac.ports import PortError
+from qkvac.cli.main import main
+from qkvac.targets.models import load
+from qkvac.targets.ports import PortError
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, run, statuses
 
 onnx = pytest.importorskip("onnx")

@@ -10,13 +10,14 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from qkvac import checks, packages, protocol_checks
 from qkvac.cells import Status, Subject
-from qkvac.declaration import DeclarationError, parse
-from qkvac.findings import Finding, Visit
-from qkvac.process import Outcome
-from qkvac.roster import Entry
-from qkvac.selection import find_case
+from qkvac.checks import protocol_checks, registry
+from qkvac.checks.findings import Finding, Visit
+from qkvac.isolation.process import Outcome
+from qkvac.subjects.roster import Entry
+from qkvac.subjects.selection import find_case
+from qkvac.targets import packages
+from qkvac.targets.declaration import DeclarationError, parse
 from qkvac.tests.suite.engine_ports import MAIN, run
 from qkvac.tests.suite.laboratory import inside, needs
 
@@ -85,7 +86,7 @@ COMPILED: Final = (
 
 def _counted(framework: str, mode: str, doctored: bool) -> tuple[Any, Any]:
     """What an adapter counts before and after two calls; a doctored one answers in another way."""
-    adapter = importlib.import_module(f"qkvac.backends.{framework}").open(mode, "cpu")
+    adapter = importlib.import_module(f"qkvac.backends.{framework}.adapter").open(mode, "cpu")
     if doctored:
         adapter.run = lambda profile, tensors, keywords: {"C": tensors[0]}
     before = adapter.evidence()
@@ -116,8 +117,8 @@ def test_every_mode_that_compiles_whole_calls_says_what_shows_it() -> None:
 def test_the_check_is_made_where_something_is_declared() -> None:
     declared = PROVED["numpy/loop"]
     silent = replace(declared, raw={k: v for k, v in declared.raw.items() if k != "evidence"})
-    assert "mode" in checks.names(declared, "float32", CASE)
-    assert "mode" not in checks.names(silent, "float32", CASE)
+    assert "mode" in registry.names(declared, "float32", CASE)
+    assert "mode" not in registry.names(silent, "float32", CASE)
     results = run(None, MAIN, backends=("numpy",), dtypes=("float32",))
     made = {r.cell.subject.mode: r for r in results if r.cell.quantity == "mode"}
     assert made.keys() == {"eager", "loop"}

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac import tensors
-from qkvac.declaration import parse
 from qkvac.digests import same_bits
-from qkvac.packages import adapter as module
+from qkvac.isolation import tensors
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import cases
-from qkvac.spec.verdict import Question, Verdict, judge
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.verdicts.verdict import Question, Verdict, judge
+from qkvac.targets.declaration import parse
+from qkvac.targets.packages import adapter as module
 from qkvac.tests.suite.laboratory import DTYPES, Array, inside, refusal, whole
 
 Form = tuple[str, str]

@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 import pytest
 
-from qkvac.relations import factors, times
-from qkvac.spec.cases import cases
-from qkvac.spec.equations import evaluate, parse
-from qkvac.spec.homogeneity import FARTHEST, Homogeneity, degrees, moves
+from qkvac.checks.relations import factors, times
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.grammar.equations import evaluate, parse
+from qkvac.spec.grammar.syntax import Program
 from qkvac.spec.registry import forward_profiles, known_profiles
-from qkvac.spec.syntax import Program
+from qkvac.spec.symbolic.homogeneity import FARTHEST, Homogeneity, degrees, moves
 from qkvac.tests.suite.arrays import Arrays
 from qkvac.tests.suite.own_variants import declared
 

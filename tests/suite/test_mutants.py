@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from qkvac.cli import cli
-from qkvac.spec import faulty, shapes
-from qkvac.spec.cases import cases
-from qkvac.spec.equality import form
-from qkvac.spec.equations import parse
-from qkvac.spec.faulty import FaultyShapes
-from qkvac.spec.mutants import Mutant, mutants, mutants_of
+from qkvac.cli.main import cli
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.faults import evaluator
+from qkvac.spec.faults.evaluator import FaultyShapes
+from qkvac.spec.faults.mutants import Mutant, mutants, mutants_of
+from qkvac.spec.grammar.equality import form
+from qkvac.spec.grammar.equations import parse
+from qkvac.spec.grammar.syntax import Expr
 from qkvac.spec.profile import Profile
 from qkvac.spec.registry import forward_profiles, gradient_profiles, known_profiles
-from qkvac.spec.syntax import Expr
+from qkvac.spec.symbolic import shapes
 from qkvac.usage import UsageError
 
 OPERANDS = """
@@ -167,13 +168,13 @@ def test_a_mutant_has_other_values(profile: str) -> None:
     """On plain data, all but those that the shapes of the case do not let differ."""
     case = next(c for c in cases(profile) if c.generic and not c.batch and all(c.sizes.values()))
     inputs = case.inputs("float64")
-    true = faulty.compute(case.program, inputs, case.bindings, "float64")
+    true = evaluator.compute(case.program, inputs, case.bindings, "float64")
     alike = list[str]()
     for mutant in mutants(case.program):
         if mutant.fits(case.program, case.bindings):
             program = mutant.program(case.program)
             assert program is not None
-            found = faulty.compute(program, inputs, case.bindings, "float64")
+            found = evaluator.compute(program, inputs, case.bindings, "float64")
             if all(np.allclose(found[name], true[name], rtol=1e-9) for name in true):
                 alike.append(mutant.what)
     assert alike == []

@@ -10,19 +10,20 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from qkvac.spec import rounding, shapes
-from qkvac.spec.algebra import Algebra
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.axes import axes_of, positive_axes
-from qkvac.spec.cases import Case, cases
-from qkvac.spec.consistency import InconsistencyError, ordered
-from qkvac.spec.equations import evaluate, parse
+from qkvac.spec.bounds import rounding
+from qkvac.spec.cases.catalogue import Case, cases
 from qkvac.spec.formats import dtype
-from qkvac.spec.normalform import normal
-from qkvac.spec.notation import plain
+from qkvac.spec.grammar.algebra import Algebra
+from qkvac.spec.grammar.axes import axes_of, positive_axes
+from qkvac.spec.grammar.consistency import InconsistencyError, ordered
+from qkvac.spec.grammar.equations import evaluate, parse
+from qkvac.spec.grammar.normal_form import normal
+from qkvac.spec.grammar.printing import plain
+from qkvac.spec.grammar.syntax import Program, Ref
 from qkvac.spec.registry import known_profiles
-from qkvac.spec.syntax import Program, Ref
-from qkvac.spec.verdict import Question, judge
+from qkvac.spec.symbolic import shapes
+from qkvac.spec.verdicts.verdict import Question, judge
 
 Array = np.ndarray[Any, Any]
 

@@ -13,12 +13,12 @@ import pytest
 
 from qkvac.api import check
 from qkvac.cells import Result, Status
-from qkvac.cli import main
-from qkvac.declaration import DeclarationError, parse
-from qkvac.only import is_causal, is_choice, rank
-from qkvac.report import Report
-from qkvac.spec.cases import cases
+from qkvac.cli.main import main
+from qkvac.records.report import Report
+from qkvac.spec.cases.catalogue import cases
 from qkvac.spec.registry import known_profiles
+from qkvac.targets.declaration import DeclarationError, parse
+from qkvac.targets.only import is_causal, is_choice, rank
 from qkvac.tests.suite.profile_ports import write
 
 SDPA: Final = "scaled_dot_product_attention"

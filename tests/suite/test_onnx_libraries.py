@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qkvac.backends.adapter import ModeError
-from qkvac.packages import adapter as module
+from qkvac.targets.packages import adapter as module
 from qkvac.tests.suite.laboratory import Array, inside, refusal
 
 LIBRARIES = {

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac.spec import rounding
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.equations import parse
+from qkvac.spec.bounds import rounding
+from qkvac.spec.bounds.rounding import Rounding, bounds, magnitude
 from qkvac.spec.formats import FORMATS, dtype
+from qkvac.spec.grammar.equations import parse
+from qkvac.spec.grammar.scalar import Scalar
 from qkvac.spec.registry import forward_profiles
-from qkvac.spec.rounding import Rounding, bounds, magnitude
-from qkvac.spec.scalar import Scalar
 from qkvac.tests.suite import evaluators
 from qkvac.tests.suite.evaluators import VARIANTS, Array
 from qkvac.tests.suite.ratios import (

@@ -15,19 +15,19 @@ import numpy as np
 import pytest
 
 import qkvac.spec
-from qkvac.spec import numpy_code, shapes
-from qkvac.spec.algebra import Algebra
-from qkvac.spec.axes import axes_of
-from qkvac.spec.equations import evaluate, parse
-from qkvac.spec.faulty import Machine
+from qkvac.spec.faults.evaluator import Machine
 from qkvac.spec.formats import dtype
-from qkvac.spec.homogeneity import InhomogeneousError, degrees
-from qkvac.spec.normalform import normal
-from qkvac.spec.operations import FUNCTIONS, OPERATIONS
-from qkvac.spec.rearrangements import Rearrangements
+from qkvac.spec.grammar.algebra import Algebra
+from qkvac.spec.grammar.axes import axes_of
+from qkvac.spec.grammar.equations import evaluate, parse
+from qkvac.spec.grammar.normal_form import normal
+from qkvac.spec.grammar.operations import FUNCTIONS, OPERATIONS
+from qkvac.spec.grammar.rearrangements import Rearrangements
+from qkvac.spec.grammar.syntax import Op, Program, SpecError, walk
 from qkvac.spec.registry import forward_profiles, gradient_profiles
-from qkvac.spec.shapes import Shapes
-from qkvac.spec.syntax import Op, Program, SpecError, walk
+from qkvac.spec.symbolic import numpy_code, shapes
+from qkvac.spec.symbolic.homogeneity import InhomogeneousError, degrees
+from qkvac.spec.symbolic.shapes import Shapes
 from qkvac.tests.suite import test_adjoint
 from qkvac.tests.suite.arrays import Arrays
 
@@ -51,9 +51,9 @@ def descendants(kind: type) -> Iterator[type]:
 
 def algebras() -> list[type]:
     """Every algebra of the package, its tests' included."""
-    for module in pkgutil.iter_modules(qkvac.spec.__path__, "qkvac.spec."):
+    for module in pkgutil.walk_packages(qkvac.spec.__path__, "qkvac.spec."):
         importlib.import_module(module.name)
-    importlib.import_module("qkvac.normality")
+    importlib.import_module("qkvac.checks.normality")
     found = [Shapes, Arrays, *descendants(Shapes), *descendants(Rearrangements)]
     found.append(importlib.import_module("qkvac.tests.suite.multiprecision").Multiprecision)
     return [kind for kind in found if kind.__module__.startswith("qkvac.")]
@@ -144,11 +144,11 @@ def test_axes_agree_with_shapes() -> None:
 
 def test_definitions_need_no_certified_arithmetic() -> None:
     """Workers and ports read equations where python-flint, SciPy and frameworks are absent."""
-    modules = "parsing, syntax, adjoint, notation, operations, normalform, numpy_code, homogeneity"
-    code = f"""
+    code = """
 import sys
 sys.modules.update(dict.fromkeys(("flint", "scipy", "torch", "jax", "tensorflow", "mpmath")))
-from qkvac.spec import {modules}
+from qkvac.spec.grammar import parsing, syntax, adjoint, printing, operations, normal_form
+from qkvac.spec.symbolic import numpy_code, homogeneity
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

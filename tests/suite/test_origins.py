@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from qkvac.origins import NEEDED
-from qkvac.ports import FRAMEWORKS
+from qkvac.isolation.origins import NEEDED
+from qkvac.targets.ports import FRAMEWORKS
 from qkvac.tests.suite.engine_ports import PLAIN, SMALL
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="workers need POSIX")
@@ -42,7 +42,7 @@ import sys, threading
 
 def patch():
     while True:
-        judging = sys.modules.get("qkvac.judging")
+        judging = sys.modules.get("qkvac.engine.judging")
         if hasattr(judging, "main"):
             break
     real = judging.judge
@@ -174,8 +174,8 @@ def test_the_patch_would_have_zeros_pass_in_a_judge_that_imports_it(place: Path)
     (place / "port.py").write_text(ZEROS, encoding="utf-8")
     (place / "patch.py").write_text(PATCH, encoding="utf-8")
     program = (
-        "import sys, patch, qkvac, qkvac.engine\n"
-        "from qkvac.judging import Judge, Judges\n"
+        "import sys, patch, qkvac, qkvac.engine.engine\n"
+        "from qkvac.engine.judging import Judge, Judges\n"
         "Judges.__init__ = lambda self, *given: setattr(self, 'one', Judge(None))\n"
         "Judges.start = Judges.close = lambda self: None\n"
         "Judges.submit = lambda self, task: self.one.submit(task)\n"
@@ -188,7 +188,7 @@ def test_the_patch_would_have_zeros_pass_in_a_judge_that_imports_it(place: Path)
 
 
 def test_what_a_judge_imports_can_be_found_where_nothing_is_installed(place: Path) -> None:
-    from qkvac.judging import JudgeProcess
+    from qkvac.engine.judging import JudgeProcess
 
     judge = JudgeProcess(None)
     try:

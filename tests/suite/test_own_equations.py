@@ -12,13 +12,13 @@ import pytest
 
 import qkvac
 from qkvac.cells import Result, Status
-from qkvac.declaration import parse
-from qkvac.engine import Engine
-from qkvac.equations import recall, use
-from qkvac.ports import known_functions
-from qkvac.selection import Options, Selection
+from qkvac.engine.engine import Engine
 from qkvac.spec import attention, registry, validation
 from qkvac.spec.registry import Source, choose, declared_in, known_profiles
+from qkvac.subjects.selection import Options, Selection
+from qkvac.targets.declaration import parse
+from qkvac.targets.equations import recall, use
+from qkvac.targets.ports import known_functions
 from qkvac.usage import UsageError
 
 VARIANTS = Path(__file__).parents[2] / "docs" / "examples" / "variants"
@@ -363,7 +363,7 @@ def test_a_package_registers_profiles(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text("[qkvac.profiles]\nmine = my_profiles\n")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from qkvac.cli import main\nmain(['spec', *sys.argv[1:]])"
+        "from qkvac.cli.main import main\nmain(['spec', *sys.argv[1:]])"
     )
     for words, equation in ((["mine"], "C[n, d] = X + X"), ([], "Q[n, c] = X @ Wq")):
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)

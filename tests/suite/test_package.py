@@ -114,7 +114,7 @@ def test_the_wheel_holds_every_file_of_the_code_and_nothing_else(wheel: Path) ->
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert found == expected
-    assert {"qkvac/py.typed", "qkvac/known-deviations.toml"} <= found
+    assert {"qkvac/py.typed", "qkvac/records/known-deviations.toml"} <= found
     assert any(name.endswith(".schema.json") for name in found)
 
 

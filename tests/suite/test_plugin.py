@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from qkvac.cells import Cell, Result, Status, Subject
-from qkvac.matrix import Matrix, label
+from qkvac.pytest_matrix.matrix import Matrix, label
 
 pytest_plugins = ["pytester"]
 
@@ -65,6 +65,7 @@ def test_loading_the_plugin_imports_nothing_but_itself() -> None:
     assert {m for m in printed.split() if not m.startswith("__editable__")} <= {
         "qkvac",
         "qkvac.plugin",
+        "qkvac.pytest_matrix",
     }
 
 
@@ -83,9 +84,15 @@ def test_another_suite_runs_without_the_matrix(pytester: pytest.Pytester) -> Non
     # The plugin of jaxtyping imports NumPy; it comes with some of the libraries.
     result = pytester.runpytest_subprocess("-s", "-p", "no:xdist", "-p", "no:jaxtyping")
     result.assert_outcomes(passed=1)
-    assert probed(result, "MODULES") & {"qkvac", "qkvac.plugin", "qkvac.matrix", "qkvac.cells"} == {
+    assert probed(result, "MODULES") & {
         "qkvac",
         "qkvac.plugin",
+        "qkvac.pytest_matrix.matrix",
+        "qkvac.cells",
+    } == {
+        "qkvac",
+        "qkvac.plugin",
+        "qkvac.pytest_matrix",
     }
     plugins = probed(result, "PLUGINS")
     assert "qkvac" in plugins
@@ -292,7 +299,7 @@ def test_collecting_starts_nothing_and_imports_no_framework(pytester: pytest.Pyt
         import sys
 
         def note(event, details):
-            if event == "subprocess.Popen" and "qkvac.worker" in details[1]:
+            if event == "subprocess.Popen" and "qkvac.isolation.worker" in details[1]:
                 open({str(starts)!r}, "a").write("started\\n")
 
         sys.addaudithook(note)

@@ -89,9 +89,9 @@ def test_the_guide_names_every_status_and_grade() -> None:
 
 
 def test_the_guide_names_every_function_word_and_convention() -> None:
-    from qkvac.declaration import SUPPORTS
-    from qkvac.ports import known_functions
     from qkvac.spec.attention import CONVENTIONS
+    from qkvac.targets.declaration import SUPPORTS
+    from qkvac.targets.ports import known_functions
 
     text = GUIDE.read_text(encoding="utf-8")
     for name, function in known_functions().items():

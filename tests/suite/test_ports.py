@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from qkvac.arrays import ResultError, by_quantity, first_line, to_numpy
-from qkvac.forms import label
-from qkvac.ports import PortError, known_functions, load
 from qkvac.spec.registry import forward_profiles
+from qkvac.targets.arrays import ResultError, by_quantity, first_line, to_numpy
+from qkvac.targets.forms import label
+from qkvac.targets.ports import PortError, known_functions, load
 
 RETURNS, OPTIONAL = known_functions()["attention"].returns, known_functions()["attention"].optional
 GOOD = "def attention(X, Wq, Wk, Wv):\n    return X\n"

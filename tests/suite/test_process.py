@@ -16,17 +16,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from qkvac import fpenv
-from qkvac.process import (
+from qkvac.isolation import fpenv
+from qkvac.isolation.process import (
     PortError,
     Target,
     Worker,
     WorkerCrash,
     WorkerTimeout,
 )
+from qkvac.isolation.worker import BACKENDS
 from qkvac.tests.suite.hostile import HARMLESS, HOSTILE, bad
 from qkvac.tests.suite.workers import Ports, arrays, ask, closing
-from qkvac.worker import BACKENDS
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="workers need POSIX")
 

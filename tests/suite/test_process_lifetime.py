@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvac.process import default_memory
+from qkvac.isolation.process import default_memory
 from qkvac.tests.suite.hostile import MARK, bad, marked, outlived
 from qkvac.tests.suite.workers import Ports, arrays, ask, closing
 
@@ -71,7 +71,7 @@ def test_an_interrupted_wait_leaves_nothing(ports: Ports) -> None:
 
 HOST = """
 import sys
-from qkvac.process import Target, Worker
+from qkvac.isolation.process import Target, Worker
 import numpy as np
 worker = Worker(Target(port={port!r}), environment={{{mark_name!r}: {mark!r}}})
 print(worker.hello().environment["pid"], flush=True)

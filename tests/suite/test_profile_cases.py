@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkvac.spec import families, shapes
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import Case, cases
-from qkvac.spec.enclosure import certify
-from qkvac.spec.exactness import prove
+from qkvac.spec.bounds.exactness import prove
+from qkvac.spec.cases.catalogue import Case, cases
+from qkvac.spec.enclosures.enclosure import certify
 from qkvac.spec.formats import FORMATS, dtype
+from qkvac.spec.inputs import families
 from qkvac.spec.registry import forward_profiles
-from qkvac.spec.verdict import Question, judge
+from qkvac.spec.symbolic import shapes
+from qkvac.spec.verdicts.verdict import Question, judge
 from qkvac.tests.suite.formulas import evaluate
 from qkvac.tests.suite.test_cases import digest
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import Case, cases
+from qkvac.spec.cases.catalogue import Case, cases
 from qkvac.spec.formats import dtype
-from qkvac.spec.verdict import Question, judge
+from qkvac.spec.verdicts.verdict import Question, judge
 from qkvac.tests.suite import formulas
 from qkvac.tests.suite import wrong_steps as wrong
 from qkvac.tests.suite.formulas import Steps, evaluate

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qkvac.protocol import (
+from qkvac.isolation.protocol import (
     ARRAY_LIMIT,
-    DTYPES,
     HEADER_LIMIT,
     RANK_LIMIT,
     Message,
@@ -25,6 +24,7 @@ from qkvac.protocol import (
     read,
     write,
 )
+from qkvac.targets.arrays import DTYPES
 
 JSON = st.recursive(
     st.none()

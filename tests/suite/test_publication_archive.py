@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from qkvac.cells import Status, Subject
 from qkvac.publication import archive, validation
 from qkvac.publication.archive import read
-from qkvac.record import text
+from qkvac.records.record import text
 from qkvac.tests.suite.records import CASE, HOSTILE, JIT, TORCH, entry, lines, result, write
 from qkvac.usage import UsageError
 

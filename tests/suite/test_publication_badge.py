@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvac.cells import Status
-from qkvac.cli import main
+from qkvac.cli.main import main
 from qkvac.publication.archive import Archive, read
 from qkvac.publication.badge import GREEN, GREY, HEX, MIXED, RED, Badge, badge, endpoint, svg
-from qkvac.report import FAILED
+from qkvac.records.words import FAILED
 from qkvac.tests.suite.records import HOSTILE, environment, lines, result, write
 
 SVG = "{http://www.w3.org/2000/svg}"

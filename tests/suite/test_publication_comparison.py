@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qkvac.cells import Result, Status
-from qkvac.cli import main
-from qkvac.engine import Engine
-from qkvac.execution import execute
+from qkvac.cli.main import main
+from qkvac.engine.engine import Engine
+from qkvac.engine.run import execute
 from qkvac.publication.archive import Archive, read
 from qkvac.publication.comparison import (
     ADDED,
@@ -31,7 +31,7 @@ from qkvac.publication.comparison import (
 )
 from qkvac.publication.drift import Drift, drift
 from qkvac.publication.telling import to_json, to_text
-from qkvac.selection import Options, Selection
+from qkvac.subjects.selection import Options, Selection
 from qkvac.tests.suite import engine_ports
 from qkvac.tests.suite.records import (
     CASE,

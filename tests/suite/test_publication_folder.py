@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from qkvac.cells import Result
-from qkvac.cli import main
-from qkvac.execution import execute
+from qkvac.cli.main import main
+from qkvac.engine.run import execute
 from qkvac.publication.archive import read
 from qkvac.publication.output import emit
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
@@ -75,7 +75,7 @@ def test_an_interrupted_run_says_so_in_its_folder(
 
         return execute(engine, record, stop)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("qkvac.running.execute", interrupted)
+    monkeypatch.setattr("qkvac.cli.running.execute", interrupted)
     folder = tmp_path / "r"
     assert check(tmp_path, "--report", str(folder)) == 130
     assert {path.name for path in folder.iterdir()} == FILES

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvac.cells import Status, Subject
-from qkvac.cli import main
+from qkvac.cli.main import main
 from qkvac.publication import html
 from qkvac.publication.agreement import numbered
 from qkvac.publication.archive import Archive, read

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from qkvac.cells import Result, Status
-from qkvac.cli import main
+from qkvac.cli.main import main
 from qkvac.publication import markdown
 from qkvac.publication.archive import Archive, read
 from qkvac.publication.markdown import LIMIT, code, fenced, render

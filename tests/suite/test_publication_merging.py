@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qkvac.cells import Result, Status
-from qkvac.cli import main
-from qkvac.publication.archive import Archive, read, read_all
-from qkvac.publication.merging import merged, written
+from qkvac.cli.main import main
+from qkvac.publication.archive import Archive, read
+from qkvac.publication.merging import merged, read_all, written
 from qkvac.tests.suite.records import (
     JIT,
     TORCH,

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from qkvac import breadth
-from qkvac.declaration import DTYPES
-from qkvac.spec.cases import cases, profiles_with_cases
-from qkvac.spec.clauses import CLAUSES
-from qkvac.spec.faults import FAULTS
+from qkvac.spec.cases.catalogue import cases, profiles_with_cases
+from qkvac.spec.faults.catalogue import FAULTS
 from qkvac.spec.registry import known_profiles
-from qkvac.spec.statuses import STATUSES
+from qkvac.spec.verdicts.clauses import CLAUSES
+from qkvac.spec.verdicts.statuses import STATUSES
+from qkvac.subjects import breadth
+from qkvac.targets.declaration import DTYPES
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.known_reports import GRADIENTS, MASKS, OTHER, REST
 from qkvac.tests.suite.shelf import FAULTY

@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvac.cells import Cell, Result, Status, Subject
-from qkvac.engine import Engine
-from qkvac.environment import describe, identity
-from qkvac.execution import Execution, execute
-from qkvac.record import Recorder, from_json, to_json
-from qkvac.report import INTERRUPTED, USAGE
-from qkvac.roster import Entry
-from qkvac.selection import Options, Selection
+from qkvac.engine.engine import Engine
+from qkvac.engine.run import Execution, execute
+from qkvac.records.environment import describe, identity
+from qkvac.records.record import Recorder, from_json, to_json
+from qkvac.records.words import INTERRUPTED, USAGE
+from qkvac.subjects.roster import Entry
+from qkvac.subjects.selection import Options, Selection
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 from qkvac.usage import UsageError
 
@@ -33,7 +33,7 @@ FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/fu
 
 @pytest.fixture(scope="module")
 def schema() -> Mapping[str, Any]:
-    text = (resources.files("qkvac") / "record.schema.json").read_text(encoding="utf-8")
+    text = (resources.files("qkvac.records") / "record.schema.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     jsonschema.Draft202012Validator.check_schema(loaded)
     return loaded
@@ -263,7 +263,7 @@ def test_the_environment_has_the_versions_of_everything_that_computes() -> None:
 def test_accelerators_are_asked_for_only_where_one_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qkvac import environment
+    from qkvac.records import environment
 
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'A Card, 570.1'\necho 'B Card, 570.1'\n", encoding="utf-8")

@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 import pytest
 
-from qkvac import relations
 from qkvac.cells import CHECKS, Result, Status
-from qkvac.engine import Engine
-from qkvac.exporting import jobs
-from qkvac.relations import IN_ADVANCE, further
-from qkvac.selection import Options, Selection, find_case
-from qkvac.spec.cases import profiles_with_cases
+from qkvac.checks import relations
+from qkvac.checks.relations import IN_ADVANCE, further
+from qkvac.cli.exporting import jobs
+from qkvac.engine.engine import Engine
+from qkvac.spec.cases.catalogue import profiles_with_cases
 from qkvac.spec.registry import forward_profiles, known_profiles
+from qkvac.subjects.selection import Options, Selection, find_case
 from qkvac.tests.suite.profile_ports import write
 
 SDPA: Final = "scaled_dot_product_attention"

@@ -15,12 +15,12 @@ import pytest
 
 from qkvac.api import check
 from qkvac.cells import Result
-from qkvac.failures import blocks
-from qkvac.reproduction import MOST, snippet
-from qkvac.samples import Sample
+from qkvac.diagnosis.failures import blocks
+from qkvac.diagnosis.reproduction import MOST, snippet
+from qkvac.diagnosis.samples import Sample
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import Case, cases
-from qkvac.spec.faulty import compute
+from qkvac.spec.cases.catalogue import Case, cases
+from qkvac.spec.faults.evaluator import compute
 from qkvac.spec.registry import forward_profiles, gradient_profiles, known_profiles
 from qkvac.tests.suite.own_variants import FUNCTIONS, declared
 from qkvac.tests.suite.shelf import PORTS

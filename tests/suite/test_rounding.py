@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.equations import parse
-from qkvac.spec.rounding import Rounding, bounds
+from qkvac.spec.bounds.rounding import Rounding, bounds
+from qkvac.spec.grammar.equations import parse
 from qkvac.tests.suite import evaluators
 from qkvac.tests.suite.evaluators import UNSHIFTED, VARIANTS, Array, Truth, Variant
 from qkvac.tests.suite.ratios import (

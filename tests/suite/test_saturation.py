@@ -11,9 +11,9 @@ import pytest
 
 from qkvac.spec import registry
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.case import Case
-from qkvac.spec.cases import cases
-from qkvac.spec.verdict import Question, judge
+from qkvac.spec.cases.case import Case
+from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.verdicts.verdict import Question, judge
 
 Array = np.ndarray[Any, Any]
 

@@ -10,7 +10,7 @@ from flint import ctx
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from qkvac.spec.scalar import Scalar
+from qkvac.spec.grammar.scalar import Scalar
 
 RATIONALS = st.fractions(min_value=-50, max_value=50, max_denominator=40)
 SCALARS = st.builds(

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from qkvac.cells import Cell, Subject
-from qkvac.matrix import label
-from qkvac.scheduler import SubjectScheduling, scope
+from qkvac.pytest_matrix.matrix import label
+from qkvac.pytest_matrix.scheduler import SubjectScheduling, scope
 
 pytest_plugins = ["pytester"]
 
@@ -98,7 +98,7 @@ def test_no_backend_starts_twice_under_xdist(pytester: pytest.Pytester) -> None:
         import sys
 
         def note(event, details):
-            if event == "subprocess.Popen" and "qkvac.worker" in details[1]:
+            if event == "subprocess.Popen" and "qkvac.isolation.worker" in details[1]:
                 open({str(starts)!r}, "a").write("started\\n")
 
         sys.addaudithook(note)

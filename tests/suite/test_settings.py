@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qkvac.cli import cli, main
-from qkvac.settings import defaults
+from qkvac.cli.main import cli, main
+from qkvac.cli.settings import defaults
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
 from qkvac.usage import UsageError
 

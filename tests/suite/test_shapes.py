@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkvac.spec import shapes
-from qkvac.spec.equations import evaluate, parse
+from qkvac.spec.grammar.equations import evaluate, parse
+from qkvac.spec.grammar.scalar import Scalar
 from qkvac.spec.registry import forward_profiles
-from qkvac.spec.scalar import Scalar
-from qkvac.spec.shapes import Axis, ShapeError
+from qkvac.spec.symbolic import shapes
+from qkvac.spec.symbolic.shapes import Axis, ShapeError
 from qkvac.tests.suite.arrays import Array, Arrays
 
 VARIANTS = [

@@ -16,19 +16,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from qkvac import costs, shards
 from qkvac.cells import Result, Status, Subject
-from qkvac.deviations import Deviation
-from qkvac.engine import Engine
-from qkvac.execution import Execution, execute
-from qkvac.plan import Job, Plan, plan
+from qkvac.engine.engine import Engine
+from qkvac.engine.run import Execution, execute
+from qkvac.execution import costs, shards
+from qkvac.execution.plan import Job, Plan, plan
+from qkvac.execution.shards import Shard, assign, due, group, split
 from qkvac.publication.archive import Archive, read
 from qkvac.publication.merging import merged
-from qkvac.report import FAILED, INDECISIVE, PASSED, Report
-from qkvac.roster import Entry, Roster
-from qkvac.selection import Options, Selection
-from qkvac.shards import Shard, assign, due, group, split
-from qkvac.spec.cases import cases
+from qkvac.records.deviations import Deviation
+from qkvac.records.report import Report
+from qkvac.records.words import FAILED, INDECISIVE, PASSED
+from qkvac.spec.cases.catalogue import cases
+from qkvac.subjects.roster import Entry, Roster
+from qkvac.subjects.selection import Options, Selection
 from qkvac.tests.suite.engine_ports import write
 from qkvac.toml import loads as read_toml
 from qkvac.usage import UsageError
@@ -136,7 +137,8 @@ def test_the_split_does_not_depend_on_the_order_of_anything(
 
 def test_every_process_splits_alike_whatever_its_hash_seed() -> None:
     code = (
-        "from qkvac.tests.suite.test_shards import ENTRIES, jobs; from qkvac.shards import assign;"
+        "from qkvac.tests.suite.test_shards import ENTRIES, jobs;"
+        "from qkvac.execution.shards import assign;"
         "print(sorted(assign(jobs(ENTRIES), 3).items()))"
     )
     found = {
@@ -332,8 +334,8 @@ def test_costs_are_measured_from_records_call_by_call() -> None:
 
 
 def test_measured_subjects_are_adapters_that_there_are() -> None:
-    from qkvac.packages import OWN
-    from qkvac.registry import backend
+    from qkvac.subjects.registry import backend
+    from qkvac.targets.packages import OWN
 
     subjects = {Subject(name, mode, "cpu").name for name in OWN for mode in backend(name).modes}
     assert set(costs.table()) <= subjects

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from qkvac.cells import CHECKS, Result
-from qkvac.declaration import DTYPES
-from qkvac.engine import Engine
-from qkvac.report import Report
-from qkvac.selection import Options, Selection
-from qkvac.spec.cases import cases
+from qkvac.engine.engine import Engine
+from qkvac.records.report import Report
+from qkvac.spec.cases.catalogue import cases
 from qkvac.spec.registry import forward_profiles
+from qkvac.subjects.selection import Options, Selection
+from qkvac.targets.declaration import DTYPES
 from qkvac.tests.suite.shelf import (
     CORRECT,
     FAULTY,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from qkvac.api import check
-from qkvac.cli import main
-from qkvac.declaration import load, parse
-from qkvac.ports import load as load_port
-from qkvac.spec.cases import profiles_with_cases
+from qkvac.cli.main import main
+from qkvac.spec.cases.catalogue import profiles_with_cases
 from qkvac.spec.registry import choose, known_profiles
+from qkvac.targets.declaration import load, parse
+from qkvac.targets.ports import load as load_port
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, run, statuses
 
 

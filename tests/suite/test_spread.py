@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.equations import parse
+from qkvac.spec.bounds.rounding import bounds
+from qkvac.spec.bounds.spread import Precision, effective_bits, spread
 from qkvac.spec.formats import FORMATS, dtype
-from qkvac.spec.rounding import bounds
-from qkvac.spec.spread import Precision, effective_bits, spread
+from qkvac.spec.grammar.equations import parse
 from qkvac.tests.suite import evaluators
 from qkvac.tests.suite.evaluators import VARIANTS, Array, Variant
 from qkvac.tests.suite.ratios import PLAIN, model, sizes

@@ -10,16 +10,16 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from qkvac import checks
 from qkvac.cells import Status
-from qkvac.relations import copied, later_tokens, own_rows, permutations
-from qkvac.spec.cases import Case, cases
-from qkvac.spec.copies import copies
-from qkvac.spec.equations import parse
-from qkvac.spec.faulty import compute
-from qkvac.spec.influence import influenced
+from qkvac.checks import registry
+from qkvac.checks.relations import copied, later_tokens, own_rows, permutations
+from qkvac.spec.cases.catalogue import Case, cases
+from qkvac.spec.faults.evaluator import compute
+from qkvac.spec.grammar.equations import parse
 from qkvac.spec.registry import forward_profiles, known_profiles
-from qkvac.spec.structure import orderless, rows, triangles
+from qkvac.spec.symbolic.copies import copies
+from qkvac.spec.symbolic.influence import influenced
+from qkvac.spec.symbolic.structure import orderless, rows, triangles
 from qkvac.tests.suite.own_variants import (
     FUNCTIONS,
     Array,
@@ -154,7 +154,7 @@ def batched(case: Case) -> Case:
 def test_each_text_has_the_relations_that_follow_from_it() -> None:
     def asked(profile: str, variant: str = "") -> set[str]:
         entry, case = entry_of(profile), case_of(profile, variant)
-        return {*checks.names(entry, "float64", case)} & RELATIONS
+        return {*registry.names(entry, "float64", case)} & RELATIONS
 
     every = {"sensitivity", "scaling", "signs"}
     assert asked("cross") == every | {"own-row", "permutation"}
@@ -188,7 +188,7 @@ def test_which_rows_are_changed() -> None:
 def test_right_ports_pass(profile: str, dtype: str) -> None:
     for variant in known_profiles()[profile].texts:
         case = case_of(profile, variant)
-        for check in checks.names(entry_of(profile), dtype, case):
+        for check in registry.names(entry_of(profile), dtype, case):
             if check in RELATIONS:
                 told = found(check, case, FUNCTIONS[profile], dtype)
                 assert told.status in (Status.PASSED, Status.NOT_REPORTED), (check, told)

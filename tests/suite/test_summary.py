@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from qkvac.cells import Cell, Result, Status, Subject
-from qkvac.deviations import Deviation
-from qkvac.failures import command, explain, groups
-from qkvac.identity import Identity, identities
-from qkvac.report import NOT_PROVED, Report
-from qkvac.roster import Entry, Roster
+from qkvac.diagnosis.failures import command, explain, groups
+from qkvac.records.deviations import Deviation
+from qkvac.records.identity import Identity, identities
+from qkvac.records.report import Report
+from qkvac.records.summary import model_words, plain, show
+from qkvac.records.words import NOT_PROVED
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import profiles_with_cases
+from qkvac.spec.cases.catalogue import profiles_with_cases
 from qkvac.spec.registry import forward_profiles, gradient_profiles, known_profiles
-from qkvac.summary import model_words, plain, show
+from qkvac.subjects.roster import Entry, Roster
 from qkvac.terminal import Terminal
 
 ONE = Subject("my_port", "default", "cpu", "my port.py")

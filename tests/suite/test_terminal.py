@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import qkvac.cache
+import qkvac.engine.cache
 from qkvac import jsons
-from qkvac.cache import Certifier, _encoded
 from qkvac.cells import Cell, Result, Status, Subject
-from qkvac.environment import describe
-from qkvac.failures import explain
+from qkvac.diagnosis.failures import explain
+from qkvac.engine.cache import Certifier, _encoded
 from qkvac.publication.archive import read
-from qkvac.record import Recorder
-from qkvac.report import Report
-from qkvac.selection import Options
-from qkvac.spec.enclosure import Enclosure
-from qkvac.summary import plain
+from qkvac.records.environment import describe
+from qkvac.records.record import Recorder
+from qkvac.records.report import Report
+from qkvac.records.summary import plain
+from qkvac.spec.enclosures.enclosure import Enclosure
+from qkvac.subjects.selection import Options
 from qkvac.tests.suite import records
 from qkvac.tests.suite.engine_ports import SMALL, write
 from qkvac.tests.suite.test_cache import ask, equal, files
@@ -267,4 +267,4 @@ def test_what_is_no_file_in_the_cache_is_not_waited_for(tmp_path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     assert equal(ask(Certifier(tmp_path)), right)
-    assert qkvac.cache.ENTRY > 0
+    assert qkvac.engine.cache.ENTRY > 0

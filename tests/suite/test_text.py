@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from qkvac.spec import text
 from qkvac.spec.attention import ATTENTION, SPEC_VERSION
-from qkvac.spec.equations import Program, SpecError, parse
+from qkvac.spec.grammar.equations import Program, SpecError, parse
 from qkvac.spec.registry import forward_profiles
+from qkvac.spec.symbolic import text
 
 VARIANTS = [
     (name, variant) for name, profile in forward_profiles().items() for variant in profile.texts

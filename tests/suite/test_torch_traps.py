@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qkvac.backends.adapter import ModeError, keeps_subnormals
-from qkvac.spec.layouts import apply
+from qkvac.spec.inputs.layouts import apply
 from qkvac.tests.suite.laboratory import Array, alone, inside, needs, normal, refusal, whole
 
 
@@ -19,7 +19,7 @@ def _torch_recompilations(limit: int, fullgraph: bool) -> dict[str, Any]:
     import torch._dynamo
     import torch._inductor.compile_fx as inductor
 
-    backend = importlib.import_module("qkvac.backends.torch")
+    backend = importlib.import_module("qkvac.backends.torch.adapter")
     inductor.compile_fx = lambda graph, examples: graph  # what Dynamo does is what matters
     adapter = backend.open("compile", "cpu")
     if limit:
@@ -55,7 +55,9 @@ def test_torch_running_eagerly_after_too_many_recompilations_is_refused(
 
 
 def _torch_compile() -> None:
-    importlib.import_module("qkvac.backends.torch").open("compile").attention(*whole("float32"))
+    importlib.import_module("qkvac.backends.torch.adapter").open("compile").attention(
+        *whole("float32")
+    )
 
 
 def test_torch_keeps_code_for_other_vector_widths_apart(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_torch_keeps_code_for_other_vector_widths_apart(tmp_path: Path) -> None:
 def _torch_cache() -> tuple[str, str]:
     from torch._inductor.runtime.runtime_utils import cache_dir
 
-    backend = importlib.import_module("qkvac.backends.torch")
+    backend = importlib.import_module("qkvac.backends.torch.adapter")
     assert backend.separate_cache() == backend.separate_cache()
     return backend.separate_cache(), cache_dir()
 
@@ -91,7 +93,7 @@ def _torch_precision() -> tuple[str, str]:
     import torch
 
     torch.set_float32_matmul_precision("medium")
-    adapter = importlib.import_module("qkvac.backends.torch").open("eager")
+    adapter = importlib.import_module("qkvac.backends.torch.adapter").open("eager")
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     return precision, refusal(ModeError, adapter.attention, *whole("float32"))
@@ -107,7 +109,7 @@ def test_torch_products_in_tensor_float_32_are_refused() -> None:
 def _torch_flushing() -> tuple[bool, int, str]:
     import torch
 
-    backend = importlib.import_module("qkvac.backends.torch")
+    backend = importlib.import_module("qkvac.backends.torch.adapter")
 
     class Flushing(backend.Torch):  # type: ignore[misc, name-defined]
         def run(self, *call: Any) -> Any:
@@ -133,7 +135,7 @@ def test_flushing_left_on_a_thread_is_undone_or_refused() -> None:
 
 
 def _torch_strides(inputs: Array) -> tuple[dict[str, Any], bool]:
-    adapter = importlib.import_module("qkvac.backends.torch").open("eager")
+    adapter = importlib.import_module("qkvac.backends.torch.adapter").open("eager")
     layouts = ("C", "F", "strided", "reversed", "readonly")
     arrays = {layout: apply(inputs, layout) for layout in layouts}
     arrays["stride0"] = np.broadcast_to(inputs[:1], inputs.shape)
@@ -160,7 +162,7 @@ def test_torch_gets_strides_as_they_are(dtype: str) -> None:
 def _torch_signatures() -> list[tuple[int, int]]:
     import torch._inductor.compile_fx as inductor
 
-    backend = importlib.import_module("qkvac.backends.torch")
+    backend = importlib.import_module("qkvac.backends.torch.adapter")
     inductor.compile_fx = lambda graph, examples: graph
     adapter, counts = backend.open("compile"), []
     Q, K, V = (np.ones((2, n, 4), np.float32) for n in (5, 7, 7))

@@ -10,7 +10,7 @@ import pytest
 
 from qkvac.backends.libraries import numpy_modules
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.enclosure import certify
+from qkvac.spec.enclosures.enclosure import certify
 from qkvac.spec.training import AFTER, STEP, WEIGHTS, task
 from qkvac.tests.suite.laboratory import DTYPES, Array, inside
 from qkvac.tests.suite.test_modules import STORED, Form, need

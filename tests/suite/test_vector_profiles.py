@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from qkvac.cells import Result, Status
-from qkvac.engine import Engine
-from qkvac.exporting import export, exported
-from qkvac.ports import known_functions
-from qkvac.selection import Options, Selection
-from qkvac.spec.cases import cases, profiles_with_cases
-from qkvac.tensors import decode, encode
+from qkvac.cli.exporting import export, exported
+from qkvac.engine.engine import Engine
+from qkvac.execution.vectors import read_manifest
+from qkvac.isolation.tensors import decode, encode
+from qkvac.spec.cases.catalogue import cases, profiles_with_cases
+from qkvac.subjects.selection import Options, Selection
+from qkvac.targets.ports import known_functions
 from qkvac.tests.suite.profile_ports import EVERYTHING, GRADIENTS, write
-from qkvac.vectors import read_manifest
 
 PROFILES: Final = profiles_with_cases()
 DECLARED: Final = (

@@ -15,18 +15,18 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from qkvac import tensors
-from qkvac.cache import Certifier
 from qkvac.cells import Result
-from qkvac.engine import Engine
-from qkvac.exporting import export, exported
-from qkvac.selection import Options, Selection, find_case
+from qkvac.cli.exporting import export, exported
+from qkvac.engine.cache import Certifier
+from qkvac.engine.engine import Engine
+from qkvac.execution.vectors import MANIFEST, expected, file_name, manifest, read_manifest
+from qkvac.isolation import tensors
+from qkvac.isolation.tensors import DTYPES, TensorFileError, decode, encode
 from qkvac.spec.attention import SPEC_VERSION
-from qkvac.tensors import DTYPES, TensorFileError, decode, encode
+from qkvac.subjects.selection import Options, Selection, find_case
 from qkvac.tests.suite.engine_ports import MAIN, PLAIN, SMALL, statuses
 from qkvac.tests.suite.test_cli import command
 from qkvac.usage import UsageError
-from qkvac.vectors import MANIFEST, expected, file_name, manifest, read_manifest
 
 DIGEST = "8260bc27c69cf9c056b1d01e57879331d92f5e741087a9a18b4c350fbfe02c35"
 """SHA-256 of all exported inputs and their manifest. It changes with the cases, and with nothing

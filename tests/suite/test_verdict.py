@@ -9,10 +9,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from qkvac.spec import cases, comparisons, formats
+from qkvac.spec import formats
 from qkvac.spec.attention import Arithmetic
+from qkvac.spec.cases import catalogue
 from qkvac.spec.registry import forward_profiles
-from qkvac.spec.verdict import Question, Verdict, judge
+from qkvac.spec.verdicts import comparisons
+from qkvac.spec.verdicts.verdict import Question, Verdict, judge
 
 Answer = dict[str, np.ndarray]
 DTYPES = formats.DTYPES
@@ -45,7 +47,7 @@ def _attention(inputs: dict[str, np.ndarray], dtype: str, wide: bool) -> Answer:
 
 @cache
 def question(case_id: str, dtype: str) -> Question:
-    case = next(case for case in cases.cases("attention") if case.id == case_id)
+    case = next(case for case in catalogue.cases("attention") if case.id == case_id)
     model = Arithmetic.for_dtype(dtype, {"softmax": "shifted, divided"})
     return Question(case, dtype, model)
 
@@ -65,7 +67,7 @@ NORMAL = "attention/normal/33x20x7"
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_correct_answer_passes_every_case(dtype: str) -> None:
-    for case in cases.cases("attention"):
+    for case in catalogue.cases("attention"):
         if dtype not in case.dtypes or case.tier != "default":
             continue
         if any(layout == "stride0" for layout in case.layouts.values()):
@@ -144,7 +146,9 @@ def test_readings_of_a_kernel_end_at_its_inputs() -> None:
 
 def test_weights_and_context_may_come_from_different_paths() -> None:
     """A from float32 scores near 30000, C from float64: only the second reading of C holds."""
-    case_id = next(c.id for c in cases.cases("attention") if "shift" in c.id and "30000" in c.id)
+    case_id = next(
+        c.id for c in catalogue.cases("attention") if "shift" in c.id and "30000" in c.id
+    )
     inputs = dict(question(case_id, "float32").inputs)
     outputs = attention(inputs, "float32")
     outputs["C"] = attention(inputs, "float32", wide=True)["C"]
@@ -214,7 +218,7 @@ def test_context_alone_is_judged_by_the_bound() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_bit_off_fails_the_exact_clause(dtype: str) -> None:
     found = set[str]()
-    for case in cases.cases("attention"):
+    for case in catalogue.cases("attention"):
         if not case.exact or dtype not in case.dtypes or case.tier != "default":
             continue
         outputs = answer(case.id, dtype)
@@ -232,7 +236,7 @@ def test_one_bit_off_fails_the_exact_clause(dtype: str) -> None:
 
 def test_bits_through_the_softmax_bind_only_the_plain_form() -> None:
     case_id = next(
-        c.id for c in cases.cases("attention") if "A" in c.exact and "float32" in c.dtypes
+        c.id for c in catalogue.cases("attention") if "A" in c.exact and "float32" in c.dtypes
     )
     asked = question(case_id, "float32")
     fused = replace(asked, arithmetic=replace(asked.arithmetic, softmax="fused"))
@@ -246,7 +250,7 @@ def test_bits_through_the_softmax_bind_only_the_plain_form() -> None:
 
 def test_negative_zero_equals_zero() -> None:
     case_id = next(
-        c.id for c in cases.cases("attention") if "C" in c.exact and "float32" in c.dtypes
+        c.id for c in catalogue.cases("attention") if "C" in c.exact and "float32" in c.dtypes
     )
     outputs = answer(case_id, "float32")
     outputs = {name: np.where(x == 0, -np.float32(0), x) for name, x in outputs.items()}
@@ -259,7 +263,7 @@ def test_a_vacuous_bound_is_indecisive() -> None:
     asked = question(NORMAL, "bfloat16")
     pure = Arithmetic.for_dtype("bfloat16", {"accumulation": "bfloat16"})
     long = max(
-        (c for c in cases.cases("attention") if c.generic and "bfloat16" in c.dtypes),
+        (c for c in catalogue.cases("attention") if c.generic and "bfloat16" in c.dtypes),
         key=lambda c: c.sizes["n"],
     )
     inputs = long.inputs("bfloat16")
@@ -270,7 +274,7 @@ def test_a_vacuous_bound_is_indecisive() -> None:
 
 
 def test_empty_arrays_pass_without_being_evidence() -> None:
-    case_id = next(c.id for c in cases.cases("attention") if c.sizes["n"] == 0)
+    case_id = next(c.id for c in catalogue.cases("attention") if c.sizes["n"] == 0)
     for verdict in judge(question(case_id, "float32"), answer_empty(case_id)).values():
         assert verdict.status == "passed"
         assert verdict.empty

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import qkvac.worker
-from qkvac import fpenv
-from qkvac.packages import adapter
-from qkvac.process import BackendError, Target, Worker
-from qkvac.protocol import Message
+import qkvac.isolation.worker
+from qkvac.isolation import fpenv
+from qkvac.isolation.process import BackendError, Target, Worker
+from qkvac.isolation.protocol import Message
+from qkvac.isolation.worker import Server, plain
+from qkvac.targets.packages import adapter
 from qkvac.tests.suite.workers import arrays, ask
-from qkvac.worker import Server, plain
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="workers need POSIX")
 
@@ -65,7 +65,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A module that this process's workers know as the backend `failing`."""
     module = SimpleNamespace(QKVAC={})
     monkeypatch.setitem(sys.modules, "qkvac.backends.failing", module)
-    monkeypatch.setattr(qkvac.worker, "BACKENDS", frozenset())
+    monkeypatch.setattr(qkvac.isolation.worker, "BACKENDS", frozenset())
     monkeypatch.setenv("QKVAC_MODE", "eager")
     monkeypatch.setenv("QKVAC_DEVICE", "cpu")
     return module

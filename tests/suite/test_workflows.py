@@ -178,7 +178,7 @@ def test_environments_of_ci_are_environments_of_tox() -> None:
 
 
 def test_commands_of_the_report_exist() -> None:
-    from qkvac.cli import cli
+    from qkvac.cli.main import cli
 
     (step,) = (s for s in WORKFLOWS["matrix.yml"]["jobs"]["report"]["steps"] if "name" in s)
     words = re.findall(r"qkvac report (\w+)", step["run"])

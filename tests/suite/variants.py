@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from qkvac.arrays import by_quantity, to_numpy
 from qkvac.cells import Subject
-from qkvac.ports import known_functions
-from qkvac.roster import Entry
-from qkvac.spec import layouts
 from qkvac.spec.attention import Arithmetic
-from qkvac.spec.cases import Case, cases
+from qkvac.spec.cases.catalogue import Case, cases
+from qkvac.spec.inputs import layouts
 from qkvac.spec.registry import known_profiles
-from qkvac.spec.verdict import Question, judge
+from qkvac.spec.verdicts.verdict import Question, judge
+from qkvac.subjects.roster import Entry
+from qkvac.targets.arrays import by_quantity, to_numpy
+from qkvac.targets.ports import known_functions
 from qkvac.tests.suite.shelf import CORRECT, PORTS, Correct
 
 OUTSIDE: Final = ("correct_flushing_declared", "correct_talkative")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qkvac.process import (
+from qkvac.isolation.process import (
     Outcome,
     Target,
     Worker,

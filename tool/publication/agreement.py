@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qkvac.identity import Identity
 from qkvac.publication.runs import Row, Run
+from qkvac.records.identity import Identity
 from qkvac.spec.formats import DTYPES
 
 

@@ -18,14 +18,14 @@ from typing import Any, BinaryIO, Final, NoReturn
 
 from qkvac import jsons
 from qkvac.cells import FOLDER, Result, Subject
-from qkvac.declaration import DeclarationError
-from qkvac.environment import NAMED_LATER, identity
-from qkvac.equations import recall
 from qkvac.publication.validation import accepts, complaint
-from qkvac.record import FORMAT, READ, entry_from_json, from_json
-from qkvac.report import Report
-from qkvac.roster import Entry, Roster
-from qkvac.spec.equations import SpecError
+from qkvac.records.environment import NAMED_LATER, identity
+from qkvac.records.record import FORMAT, READ, entry_from_json, from_json
+from qkvac.records.report import Report
+from qkvac.spec.grammar.equations import SpecError
+from qkvac.subjects.roster import Entry, Roster
+from qkvac.targets.declaration import DeclarationError
+from qkvac.targets.equations import recall
 from qkvac.texts import line as line_of
 from qkvac.texts import short
 from qkvac.usage import UsageError
@@ -145,16 +145,6 @@ def read(path: Path, *, allow_truncated: bool = False, largest: int = LARGEST) -
             return _Reader(path, file, allow_truncated, largest).archive()
     except OSError as error:
         raise UsageError(f"the record {path} cannot be read: {error.strerror}") from error
-
-
-def read_all(
-    paths: tuple[Path, ...], *, allow_truncated: bool = False, largest: int = LARGEST
-) -> Archive:
-    """Several records as one, as they would be merged."""
-    from qkvac.publication.merging import merged
-
-    found = [read(path, allow_truncated=allow_truncated, largest=largest) for path in paths]
-    return merged(found, allow_truncated=allow_truncated)
 
 
 class _Reader:

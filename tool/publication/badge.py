@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from qkvac.publication.archive import Archive
 from qkvac.publication.marks import score
-from qkvac.report import FAILED, INDECISIVE
+from qkvac.records.words import FAILED, INDECISIVE
 from qkvac.texts import visible
 
 GREEN: Final = "brightgreen"

@@ -17,7 +17,7 @@ from qkvac.cells import CHECKS, Result, Status
 from qkvac.publication.runs import Run
 from qkvac.publication.strips import family_of
 from qkvac.publication.troubles import again
-from qkvac.spec import statuses
+from qkvac.spec.verdicts import statuses
 from qkvac.texts import visible
 
 NUMBERS: Final = ("ratio", "resolution", "ulp", "z", "rms", "bits", "seconds")

@@ -195,7 +195,7 @@ def badge(
 
 
 def _read(paths: tuple[Path, ...], max_size: str, allow_truncated: bool) -> Archive:
-    from qkvac.publication.archive import read_all
-    from qkvac.selection import size
+    from qkvac.publication.merging import read_all
+    from qkvac.subjects.selection import size
 
     return read_all(paths, allow_truncated=allow_truncated, largest=size(max_size))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qkvac.declaration import SUPPORTS
 from qkvac.publication.runs import Row
 from qkvac.spec.attention import CONVENTIONS, Arithmetic
+from qkvac.targets.declaration import SUPPORTS
 
 
 @dataclass(frozen=True)

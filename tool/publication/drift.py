@@ -17,12 +17,12 @@ from typing import TypeAlias
 from packaging.version import InvalidVersion, Version
 
 from qkvac.cells import Result, Subject
-from qkvac.declaration import DTYPES
 from qkvac.publication.archive import Archive, Environment
 from qkvac.publication.comparison import grew
 from qkvac.publication.matching import results_of
 from qkvac.publication.order import Place, profile_place, quantity_place
 from qkvac.publication.surroundings import Move, incomparable, moves
+from qkvac.targets.declaration import DTYPES
 
 Results: TypeAlias = Mapping[tuple[str, str], Sequence[Result]]
 

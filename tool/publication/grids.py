@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from qkvac.cells import CHECKS, Result
-from qkvac.declaration import DTYPES
 from qkvac.publication.marks import Mark, mark
 from qkvac.publication.runs import Row
+from qkvac.records.tables import MISSION
 from qkvac.spec.formats import FORMATS
 from qkvac.spec.registry import known_profiles
-from qkvac.tables import MISSION
+from qkvac.targets.declaration import DTYPES
 
 ALL_CHECKS: Final = "checks"
 """The column of all that is asked besides quantities."""

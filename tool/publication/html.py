@@ -24,9 +24,9 @@ from qkvac.publication.page import moved, page
 from qkvac.publication.runs import Run
 from qkvac.publication.strips import MARGIN, WIDTH, place, ticks
 from qkvac.publication.texts import number
-from qkvac.report import NOT_PROVED
-from qkvac.spec import clauses, statuses
+from qkvac.records.words import NOT_PROVED
 from qkvac.spec.attention import CONVENTIONS
+from qkvac.spec.verdicts import clauses, statuses
 from qkvac.texts import visible
 
 SAFE: Final = "/@:,"

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from qkvac.cells import Result, Status
-from qkvac.failures import blocks
+from qkvac.diagnosis.failures import blocks
 from qkvac.publication.archive import Archive, Environment
 from qkvac.publication.drift import Drift, drift
 from qkvac.publication.marks import score
 from qkvac.publication.surroundings import facts
 from qkvac.publication.texts import parted
-from qkvac.report import FAILED, INDECISIVE, NOT_PROVED, PASSED, Report
+from qkvac.records.report import Report
+from qkvac.records.words import FAILED, INDECISIVE, NOT_PROVED, PASSED
 from qkvac.texts import visible
 
 LIMIT: Final = 1 << 20

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from qkvac.cells import Result, Status
-from qkvac.spec import statuses
-from qkvac.tables import GRADES, worst_status
+from qkvac.records.tables import GRADES, worst_status
+from qkvac.spec.verdicts import statuses
 
 PLAIN, FAILED, KNOWN, OPEN, ABSENT = "plain", "failed", "known", "open", "absent"
 """Kinds of marks besides the grades of a pass."""

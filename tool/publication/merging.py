@@ -9,12 +9,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from qkvac.publication.archive import Archive, Environment, Line, report
+from qkvac.publication.archive import LARGEST, Archive, Environment, Line, read, report
 from qkvac.publication.order import cell_place
-from qkvac.record import text, to_json
+from qkvac.records.record import text, to_json
 from qkvac.usage import UsageError
+
+
+def read_all(
+    paths: tuple[Path, ...], *, allow_truncated: bool = False, largest: int = LARGEST
+) -> Archive:
+    """Several records as one, as they would be merged."""
+    found = [read(path, allow_truncated=allow_truncated, largest=largest) for path in paths]
+    return merged(found, allow_truncated=allow_truncated)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 from qkvac.cells import CHECKS, Cell
-from qkvac.declaration import DTYPES
 from qkvac.draw import draw_of
-from qkvac.spec.cases import cases
+from qkvac.spec.cases.catalogue import cases
 from qkvac.spec.registry import known_profiles, remembered
+from qkvac.targets.declaration import DTYPES
 
 Place: TypeAlias = tuple[int, str]
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from qkvac.cells import Result, Status
-from qkvac.declaration import DTYPES
 from qkvac.publication.marks import PLAIN, score
 from qkvac.publication.runs import FEATURES, Run, differing, facts, title
 from qkvac.publication.texts import listed
-from qkvac.report import FAILED as BAD
-from qkvac.report import PASSED
-from qkvac.spec import statuses
-from qkvac.tables import GRADES
+from qkvac.records.tables import GRADES
+from qkvac.records.words import FAILED as BAD
+from qkvac.records.words import PASSED
+from qkvac.spec.verdicts import statuses
+from qkvac.targets.declaration import DTYPES
 
 UNGRADED: Final = "passed, without a grade"
 """What became of checks, and of quantities without entries."""

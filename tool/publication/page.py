@@ -14,9 +14,9 @@ from qkvac.publication.runs import FEATURES, Row, Run, rows, runs
 from qkvac.publication.strips import Chart, charts
 from qkvac.publication.surroundings import Move
 from qkvac.publication.troubles import Absence, Known, Trouble, absences, known, troubles
-from qkvac.spec import mathml
 from qkvac.spec.attention import SPEC_VERSION
 from qkvac.spec.registry import known_profiles
+from qkvac.spec.symbolic import mathml
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from qkvac.cells import Result
 from qkvac.publication import surroundings
 from qkvac.publication.archive import Archive, Environment
 from qkvac.publication.marks import Mark, mark
-from qkvac.report import Report
-from qkvac.roster import Entry
+from qkvac.records.report import Report
+from qkvac.subjects.roster import Entry
 
 NAMED: Final = 3
 """Differences that the name of an environment tells."""

@@ -13,9 +13,9 @@ from functools import cache
 from typing import Final
 
 from qkvac.cells import Result
-from qkvac.declaration import DTYPES
 from qkvac.publication.runs import Row
-from qkvac.selection import known_case
+from qkvac.subjects.selection import known_case
+from qkvac.targets.declaration import DTYPES
 
 LEAST, MOST = -3, 2
 """Powers of ten at the ends of the scale; what lies beyond stands at the end."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from qkvac.cells import Status
-from qkvac.failures import blocks, command
+from qkvac.diagnosis.failures import blocks, command
 from qkvac.publication.archive import Archive
 from qkvac.publication.comparison import (
     ADDED,
@@ -26,7 +26,7 @@ from qkvac.publication.comparison import (
     Change,
     Comparison,
 )
-from qkvac.record import to_json as result_json
+from qkvac.records.record import to_json as result_json
 from qkvac.texts import visible
 
 SHOWN: Final = 12

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from qkvac.cells import Result, Status
-from qkvac.declaration import DTYPES
-from qkvac.failures import command, groups, telling, what, worst
+from qkvac.diagnosis.failures import command, groups, telling, what, worst
 from qkvac.publication.runs import Run
 from qkvac.publication.strips import family_of
 from qkvac.publication.texts import listed, parted
+from qkvac.targets.declaration import DTYPES
 
 LISTED: Final = 60
 """Failing cells that the page lists of a group; the table of all cells has every one."""

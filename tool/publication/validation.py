@@ -17,8 +17,8 @@ import fastjsonschema
 import jsonschema
 
 from qkvac import texts
-from qkvac.record import READ
-from qkvac.spec import clauses, statuses
+from qkvac.records.record import READ
+from qkvac.spec.verdicts import clauses, statuses
 
 Test: TypeAlias = Callable[[Any], bool]
 
@@ -29,7 +29,7 @@ def schema() -> dict[str, Any]:
 
     The file has all the clauses, statuses and formats that are known here.
     """
-    text = (resources.files("qkvac") / "record.schema.json").read_text(encoding="utf-8")
+    text = (resources.files("qkvac.records") / "record.schema.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     result = loaded["$defs"]["result"]["properties"]
     result["status"]["enum"] = [*statuses.names()]

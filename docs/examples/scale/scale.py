@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from qkvac.spec.adjoint import adjoint
-from qkvac.spec.draws import normal
-from qkvac.spec.enclosure import certify
+from qkvac.spec.enclosures.enclosure import certify
+from qkvac.spec.grammar.adjoint import adjoint
+from qkvac.spec.grammar.scalar import Scalar
+from qkvac.spec.inputs.draws import normal
 from qkvac.spec.registry import forward_profiles
-from qkvac.spec.scalar import Scalar
 
 WIDTHS = tuple(2**k for k in range(1, 13))
 """c from 2 to 4096."""

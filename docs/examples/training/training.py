@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qkvac.packages import adapter
+from qkvac.targets.packages import adapter
 from qkvac.training import STEPS, Taken, Training, trained, trainers
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")

@@ -1,0 +1,1 @@
+"""The adapter of NumPy: in matrix form, and token by token."""

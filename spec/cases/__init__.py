@@ -1,0 +1,1 @@
+"""Inputs with names and reasons, of every profile."""

@@ -1,0 +1,1 @@
+"""Certified true values: which arithmetic proves them, and how sharply."""

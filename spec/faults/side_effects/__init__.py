@@ -1,0 +1,1 @@
+"""Functions that compute the right formula and do something else besides."""

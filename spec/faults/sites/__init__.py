@@ -1,0 +1,1 @@
+"""Where in the equations a rule of rewriting finds its place."""

@@ -1,0 +1,1 @@
+"""The closed language of equations: nodes, operations, parser, printer, evaluation, derivative."""

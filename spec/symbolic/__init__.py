@@ -1,0 +1,1 @@
+"""Interpretations without numbers: shapes, costs, structure, typesetting, source text."""

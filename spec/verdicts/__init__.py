@@ -1,0 +1,1 @@
+"""From outputs to verdicts: the clauses, and what can become of a quantity."""

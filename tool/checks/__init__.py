@@ -1,0 +1,1 @@
+"""What is asked besides values: answers to related inputs, and the protocol."""

@@ -1,0 +1,1 @@
+"""Crossing into another process, and out of it alive."""

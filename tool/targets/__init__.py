@@ -1,0 +1,1 @@
+"""What is under test: how it is named, declared and loaded."""
