@@ -92,7 +92,6 @@ def test_another_suite_runs_without_the_matrix(pytester: pytest.Pytester) -> Non
     } == {
         "qkvac",
         "qkvac.plugin",
-        "qkvac.pytest_matrix",
     }
     plugins = probed(result, "PLUGINS")
     assert "qkvac" in plugins
