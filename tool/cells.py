@@ -40,6 +40,8 @@ FOLDER: Final = "folder"
 """A port of which only a folder of outputs is known, and the folder of its inputs."""
 LOADED: Final = "loaded"
 """A port that is called in the process that asks for the check."""
+NO_FUNCTION: Final = "no function"
+"""Why a profile is not offered; its name follows."""
 FILES: Final = "files"
 """Why a port that works on files is not asked for something."""
 
@@ -176,8 +178,17 @@ class Result:
 
     @property
     def offered(self) -> bool:
-        """Whether it says more than that the subject has no such function."""
+        """Whether it shows by itself that its profile is offered in this dtype.
+
+        Of a case that is unsupported, the result and the checks show it, and what stands before
+        the result does not.
+        """
         return self.status != Status.UNSUPPORTED or self.last or self.cell.is_check
+
+    @property
+    def absent(self) -> bool:
+        """Whether it says that the subject has no function for its profile."""
+        return self.status == Status.UNSUPPORTED and self.reason == no_function(self.cell.profile)
 
     @property
     def compared(self) -> bool:
@@ -199,3 +210,8 @@ class Result:
             parts.append(self.clause)
         text = f"{self.cell.id}: {', '.join(parts)}"
         return visible(f"{text}: {self.reason}" if self.reason else text)
+
+
+def no_function(profile: str) -> str:
+    """Why every cell of a profile is unsupported that a subject has no function for."""
+    return f"{NO_FUNCTION} {profile}"

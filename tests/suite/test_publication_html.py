@@ -139,6 +139,24 @@ def test_what_was_not_run_is_counted_by_reason(tmp_path: Path) -> None:
     assert found.absences[0].subjects == "torch/eager@cpu, jax/jit@cpu"
 
 
+def test_steps_on_the_way_are_unsupported_for_the_reason_of_their_case(tmp_path: Path) -> None:
+    layouts = [
+        result(name, f"{CASE}/s{n}", status=Status.UNSUPPORTED, reason="layouts")
+        for name in ("Q", "A", "C")
+        for n in (1, 2)
+    ]
+    absent = [
+        result("C", f"{profile}/normal/6x3x2", status=Status.UNSUPPORTED, last=False, reason=reason)
+        for profile in ("causal_attention", "dot_product_attention")
+        for reason in (f"no function {profile}",)
+    ]
+    found = page(archive(tmp_path, [result("C"), *layouts, *absent])).absences
+    assert [(a.reason, a.cells, a.profiles) for a in found] == [
+        ("layouts", 6, "attention"),
+        ("no function", 2, "causal_attention, dot_product_attention"),
+    ]
+
+
 def test_known_deviations_keep_their_links_and_no_others(tmp_path: Path) -> None:
     reasons = ["wrong (https://example.org/issues/7)", "wrong too (javascript:alert(1))"]
     results = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from qkvac.cells import Cell, Status
+from qkvac.cells import Cell, Status, no_function
 from qkvac.checks import registry
 from qkvac.spec.cases.catalogue import Case, profiles_with_cases
 from qkvac.spec.registry import known_profiles
@@ -94,7 +94,7 @@ def jobs_of(entry: Entry, dtype: str, selection: Selection) -> tuple[list[Job], 
                 continue
             if entry.exported is not None and case.id not in entry.exported.get(dtype, ()):
                 continue
-            refused = entry.refused.get(dtype, "" if offered else f"no function {name}")
+            refused = entry.refused.get(dtype, "" if offered else no_function(name))
             if refused:
                 # One cell says it for all.
                 status = Status.UNSUPPORTED

@@ -19,6 +19,7 @@ from qkvac.publication.drift import Drift, drift
 from qkvac.publication.marks import score
 from qkvac.publication.surroundings import facts
 from qkvac.publication.texts import parted
+from qkvac.publication.troubles import unrun
 from qkvac.records.report import Report
 from qkvac.records.words import FAILED, INDECISIVE, NOT_PROVED, PASSED
 from qkvac.texts import visible
@@ -181,7 +182,7 @@ def _scores(archive: Archive) -> Iterator[str]:
 
 def _not_run(archive: Archive) -> Iterator[str]:
     counts = Counter(
-        (r.status, r.cell.quantity if r.status == Status.NOT_REPORTED else r.reason or "")
+        (r.status, r.cell.quantity if r.status == Status.NOT_REPORTED else unrun(r))
         for r in archive.results
         if r.status in Status.SKIPPING
     )

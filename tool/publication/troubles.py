@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qkvac.cells import Result, Status
+from qkvac.cells import NO_FUNCTION, Result, Status
 from qkvac.diagnosis.failures import command, groups, telling, what, worst
 from qkvac.publication.runs import Run
 from qkvac.publication.strips import family_of
@@ -16,9 +16,6 @@ from qkvac.targets.declaration import DTYPES
 
 LISTED: Final = 60
 """Failing cells that the page lists of a group; the table of all cells has every one."""
-
-NO_FUNCTION: Final = "no such function"
-"""Why a profile is not offered."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +137,7 @@ def absences(runs: Sequence[Run]) -> tuple[Absence, ...]:
     found = dict[tuple[str, str], list[tuple[Run, Result]]]()
     for run, result in _all(runs):
         if result.status in Status.SKIPPING:
-            reason = (result.reason or "") if result.offered else NO_FUNCTION
-            found.setdefault((result.status, reason), []).append((run, result))
+            found.setdefault((result.status, unrun(result)), []).append((run, result))
     order = Counter[str]()
     entries = []
     for (status, reason), pairs in found.items():
@@ -156,6 +152,11 @@ def absences(runs: Sequence[Run]) -> tuple[Absence, ...]:
         )
         entries.append(absence)
     return tuple(sorted(entries, key=lambda a: (-order[a.status], a.status, -a.cells)))
+
+
+def unrun(result: Result) -> str:
+    """Why a cell was not run or proves nothing, in words that many cells share."""
+    return NO_FUNCTION if result.absent else result.reason or ""
 
 
 def _all(runs: Sequence[Run]) -> Iterator[tuple[Run, Result]]:

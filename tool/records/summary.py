@@ -137,7 +137,7 @@ def _not_offered(report: Report) -> list[str]:
     """Profiles that subjects have no function for; one line for those that lack the same."""
     lacking = dict[str, dict[str, None]]()
     for result in report.results:
-        if not result.offered and (result.reason or "").startswith("no function"):
+        if result.absent:
             lacking.setdefault(result.cell.subject.id, {})[result.cell.profile] = None
     alike = dict[tuple[str, ...], list[str]]()
     for subject, profiles in lacking.items():
@@ -177,7 +177,7 @@ def _left_out(report: Report) -> list[str]:
     lines = [*_drawn(report), *report.roster.notes, *_not_offered(report), *_narrowed(report)]
     reasons = Counter[tuple[str, str, str]]()
     for result in report.results:
-        if not result.offered and (result.reason or "").startswith("no function"):
+        if result.absent:
             continue
         if statuses.named(result.status).outcome in ("skipped", "xfailed"):
             subject = result.cell.subject.id
