@@ -59,6 +59,11 @@ class _Registered(type):
         return frozenset(status.name for status in statuses.STATUSES if status.fails)
 
     @property
+    def UNANSWERED(cls) -> tuple[str, ...]:  # noqa: N802
+        """Failures without an answer that could be judged."""
+        return (statuses.ERROR.name, statuses.CRASH.name, statuses.TIMEOUT.name)
+
+    @property
     def PASSES(cls) -> frozenset[str]:  # noqa: N802
         """Passes, with those where processors of another kind are known to deviate."""
         return frozenset(status.name for status in statuses.STATUSES if status.passes)

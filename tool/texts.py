@@ -6,6 +6,7 @@ cursor, characters that turn round how the rest is read, half of a surrogate pai
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Final
 
@@ -17,6 +18,8 @@ LONGEST: Final = 500
 """Characters of a line that a stranger wrote."""
 NAME: Final = 80
 """Characters of a name that a stranger chose."""
+LINK: Final = re.compile(r"\(?(https?://[^\s()<>\"']+)\)?")
+"""A web address, and the brackets around it."""
 
 
 def visible(text: str) -> str:
@@ -43,6 +46,14 @@ def line(text: object, longest: int = LONGEST) -> str:
 def short(text: object) -> str:
     """A name as part of a line."""
     return line(text, NAME)
+
+
+def parted(reason: str) -> tuple[str, str]:
+    """A reason and the web address at its end; "" where there is none."""
+    found = LINK.search(reason)
+    if found is None:
+        return reason, ""
+    return reason[: found.start()].rstrip() + reason[found.end() :], found.group(1)
 
 
 def hides(character: str) -> bool:

@@ -59,7 +59,7 @@ WRONG = "def attention(*arrays): return 2 * plain(*arrays)[-1]"
 def test_a_right_port_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = command(capsys, "check", write(tmp_path), "--case", "normal/[36]*")
     assert (status, err) == (0, "")
-    assert "IDENTICAL: my_port@cpu computes the same attention" in out
+    assert "CONFORMS: my_port@cpu computes the same attention" in out
     assert "proves nothing about" in " ".join(out.split())
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80
@@ -71,7 +71,7 @@ def test_a_wrong_port_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert (status, err) == (1, "")
     assert "C: failed, bound, around the true value" in out
     assert f"again: qkvac check {port} --case attention/{SMALL} --dtype float32" in out
-    assert "NOT IDENTICAL: my_port@cpu deviates from the spec in C." in out
+    assert "DEVIATES: my_port@cpu deviates from the spec in C." in out
 
 
 def test_a_pass_by_coarser_arithmetic_says_so(
@@ -418,9 +418,9 @@ def test_python_has_the_same(tmp_path: Path) -> None:
     port = write(tmp_path)
     report = qkvac.check(port, cases=[SMALL], dtypes=["float32"])
     assert report.passed
-    assert "IDENTICAL" in str(report)
+    assert "CONFORMS" in str(report)
     qkvac.assert_conforms(port, cases=[SMALL], dtypes=["float32"])
-    with pytest.raises(AssertionError, match="NOT IDENTICAL"):
+    with pytest.raises(AssertionError, match="DEVIATES"):
         qkvac.assert_conforms(write(tmp_path, WRONG, "wrong"), cases=[SMALL], dtypes=["float32"])
     with pytest.raises(qkvac.UsageError, match="no such file"):
         qkvac.check(tmp_path / "nowhere.py")

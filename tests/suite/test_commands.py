@@ -88,7 +88,7 @@ def test_a_right_program_passes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     words = shlex.split(port)[1:]
     status, out, err = command(capsys, "check", "--case", MAIN, "--dtype", "float32", "--", *words)
     assert (status, err) == (0, "")
-    assert "IDENTICAL: program@cpu computes the same attention" in out
+    assert "CONFORMS: program@cpu computes the same attention" in out
     assert "unsupported (files): 3 cells" in out
 
 

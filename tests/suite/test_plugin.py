@@ -242,7 +242,7 @@ def test_a_wrong_port_fails_and_says_how_to_see_it_again(pytester: pytest.Pytest
         [
             "*A: failed*",
             "*again: qkvac check port_of_mine.py *worked-example/6x3x2 *float32*",
-            "*NOT IDENTICAL: port_of_mine@cpu *A*C*",
+            "*DEVIATES: port_of_mine@cpu *A*C*",
         ]
     )
     assert not any("Traceback" in line for line in result.outlines)

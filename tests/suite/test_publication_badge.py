@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from qkvac.cells import Status
 from qkvac.cli.main import main
 from qkvac.publication.archive import Archive, read
-from qkvac.publication.badge import GREEN, GREY, HEX, MIXED, RED, Badge, badge, endpoint, svg
+from qkvac.publication.badge import HEX, Badge, badge, endpoint, svg
+from qkvac.records.conclusion import CONFORMS, DEVIATES, KNOWN, UNPROVED
 from qkvac.records.words import FAILED
 from qkvac.tests.suite.records import HOSTILE, environment, lines, result, write
 
+GREEN, MIXED, RED, GREY = (each.color for each in (CONFORMS, KNOWN, DEVIATES, UNPROVED))
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -34,12 +36,13 @@ def archive(folder: Path, *statuses: str, **run: Any) -> Archive:
     [
         (["passed", "passed"], True, "conforms 2/2", GREEN),
         (["passed", "skipped", "unsupported", "not reported"], True, "conforms 1/1", GREEN),
-        (["passed", "known deviation"], True, "1/2 conform", MIXED),
-        (["passed", "indecisive"], True, "1/2 conform", MIXED),
-        (["passed", "failed"], True, "1 of 2 fail", RED),
-        (["passed", "unexpected pass"], True, "1 of 2 fail", RED),
-        (["passed", "failed"], False, "1 of 2 fail", RED),
-        (["passed", "passed"], False, "incomplete", GREY),
+        (["passed", "known deviation"], True, "conforms with known deviations 1/2", MIXED),
+        (["passed", "indecisive"], True, "conforms 1/2", MIXED),
+        (["passed", "failed"], True, "deviates, 1 of 2 fail", RED),
+        (["passed", "unexpected pass"], True, "unexpected pass, 1 of 2 fail", RED),
+        (["passed", "failed"], False, "deviates, 1 of 2 fail", RED),
+        (["crash", "crash"], True, "not run", RED),
+        (["passed", "passed"], False, "unfinished", GREY),
         (["skipped"], True, "nothing proved", GREY),
         (["indecisive"], True, "nothing proved", GREY),
         ([], True, "nothing proved", GREY),

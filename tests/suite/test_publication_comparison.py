@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qkvac.cells import Result, Status
+from qkvac.cells import Result, Status, Subject
 from qkvac.cli.main import main
 from qkvac.engine.engine import Engine
 from qkvac.engine.run import execute
@@ -31,6 +32,7 @@ from qkvac.publication.comparison import (
 )
 from qkvac.publication.drift import Drift, drift
 from qkvac.publication.telling import to_json, to_text
+from qkvac.records.record import roster_json
 from qkvac.subjects.selection import Options, Selection
 from qkvac.tests.suite import engine_ports
 from qkvac.tests.suite.records import (
@@ -44,6 +46,7 @@ from qkvac.tests.suite.records import (
     result,
     write,
 )
+from qkvac.usage import UsageError
 
 ABSENT = "absent"
 NOT_RUN = (ABSENT, *Status.NOT_REQUIRED, Status.INDECISIVE)
@@ -221,6 +224,65 @@ def test_what_moved_is_told(tmp_path: Path) -> None:
     assert {m.partition(" ")[0] for m in moved} >= {"qkvac", "spec"}
     text = " ".join(told(found).split())
     assert all(move in text for move in moved)
+
+
+def ports(folder: Path, *, sources: tuple[str, str] = ("", "")) -> tuple[Archive, Archive]:
+    """Records of a port that passes and of another that fails, each of its own name."""
+    found = []
+    for name, status, source in zip("ab", (Status.PASSED, Status.FAILED), sources, strict=True):
+        port = Subject(name, "default", "cpu", port=f"{name}.py")
+        (header, *rest) = lines([result(subject=port, status=status)], entries=[entry(port, "")])
+        if source:
+            header["run"]["subjects"][0]["source"] = source
+        found.append(archive(folder, name, [header, *rest]))
+    return found[0], found[1]
+
+
+def test_two_ports_are_compared_where_they_are_called_by_one_name(tmp_path: Path) -> None:
+    old, new = ports(tmp_path)
+    apart = told(compare(old, new))
+    assert "a@cpu: only in the old record" in apart
+    assert "to compare one with the other: --as a=b" in apart
+    assert "1 cell fails, and did not before, of which the old record has none:" in apart
+    assert "moved" not in apart
+    for called in ({"a": "b"}, {"a@cpu": "b@cpu"}):
+        found = compare(old, new, called)
+        assert [(p.old is None, p.new is None) for p in found.pairs] == [(False, False)]
+        assert dict(found.counts) == {NEW_FAILURE: 1}
+    with pytest.raises(UsageError, match="--as c=b: the old record has no c; it holds a"):
+        compare(old, new, {"c": "b"})
+    with pytest.raises(UsageError, match="--as a=a: the new record has no a; it holds b"):
+        compare(old, new, {"a": "a"})
+
+
+def test_another_source_has_moved(tmp_path: Path) -> None:
+    def moved(*sources: str) -> list[str]:
+        one, other = ports(tmp_path, sources=(sources[0], sources[1]))
+        found = compare(one, other, {"a": "b"}).moves
+        return [str(move) for move in found if "source" in move.name]
+
+    assert moved("1" * 64, "2" * 64) == [f"source of b@cpu {'1' * 12} → {'2' * 12}"]
+    assert moved("1" * 64, "1" * 64) == moved("", "2" * 64) == []
+
+
+def test_a_record_knows_the_source_of_a_port(tmp_path: Path) -> None:
+    file = tmp_path / "port.py"
+    file.write_text("def attention(X, Wq, Wk, Wv): ...\n", encoding="utf-8")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    for port, form in ((f"{file}", ""), (f"{file}:attention", ""), (f"python3 {file}", "command")):
+        subject = Subject("port", "default", "cpu", port=port, form=form)
+        assert roster_json([entry(subject)])[0]["source"] == digest
+    for port, form in (("package.module", ""), ("f", "loaded")):
+        subject = Subject("port", "default", "cpu", port=port, form=form)
+        assert "source" not in roster_json([entry(subject)])[0]
+
+
+def test_one_cell_is_not_several(tmp_path: Path) -> None:
+    old, new = [result()], [result(status=Status.FAILED)]
+    assert "1 cell fails, and did not before:" in told(compared(tmp_path, old, new))
+    old, new = [result(), result("A")], [result(ratio=0.9), result("A", ratio=0.9)]
+    assert "2 cells have errors that grew" in told(compared(tmp_path, old, new))
+    assert "1 cell has an error that grew" in told(compared(tmp_path, old[:1], new[:1]))
 
 
 def test_nothing_moved_in_the_same_record(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_an_interrupted_run_says_so_in_its_folder(
     assert check(tmp_path, "--report", str(folder)) == 130
     assert {path.name for path in folder.iterdir()} == FILES
     assert "ended early" in (folder / "report.md").read_text(encoding="utf-8")
-    assert "incomplete" in (folder / "badge.json").read_text(encoding="utf-8")
+    assert "unfinished" in (folder / "badge.json").read_text(encoding="utf-8")
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -19,15 +19,16 @@ from hypothesis import strategies as st
 from qkvac.cells import Status, Subject
 from qkvac.cli.main import main
 from qkvac.publication import html
-from qkvac.publication.agreement import numbered
 from qkvac.publication.archive import Archive, read
 from qkvac.publication.columns import NUMBERS, TEXTS, columns, packed
 from qkvac.publication.grids import precision
 from qkvac.publication.marks import mark, score
 from qkvac.publication.page import page
 from qkvac.publication.runs import rows, runs
-from qkvac.publication.strips import LEAST, MARGIN, MOST, WIDTH, place
-from qkvac.publication.texts import number, parted
+from qkvac.publication.strips import BOUND, END, LEAST, MARGIN, MOST, place
+from qkvac.publication.texts import number
+from qkvac.records.conclusion import KNOWN
+from qkvac.records.identity import numbered
 from qkvac.spec.registry import known_profiles
 from qkvac.tests.suite.pages import Skeleton, archive, every_status
 from qkvac.tests.suite.records import (
@@ -40,6 +41,7 @@ from qkvac.tests.suite.records import (
     result,
     write,
 )
+from qkvac.texts import parted
 
 PORT = Subject("my_port", "default", "cpu", port="my_port.py")
 
@@ -52,25 +54,30 @@ NOT_RUN = Status.NOT_REQUIRED
 @pytest.mark.parametrize(
     ("statuses", "kind", "word"),
     [
-        ([Status.PASSED, Status.UNSUPPORTED], "pass", "Conforms"),
-        ([Status.PASSED, Status.KNOWN_DEVIATION], "pass", "Conforms"),
-        ([Status.PASSED, Status.CRASH], "fail", "Does not conform"),
-        ([Status.PASSED, Status.UNEXPECTED_PASS], "fail", "Does not conform"),
-        ([Status.INDECISIVE], "open", "Not decided"),
-        ([Status.UNSUPPORTED], "open", "Not decided"),
+        ([Status.PASSED, Status.UNSUPPORTED], "pass", "CONFORMS"),
+        ([Status.PASSED, Status.KNOWN_DEVIATION], "known", "CONFORMS WITH KNOWN DEVIATIONS"),
+        ([Status.PASSED, Status.CRASH], "fail", "DEVIATES"),
+        ([Status.CRASH], "fail", "NOT RUN"),
+        ([Status.PASSED, Status.UNEXPECTED_PASS], "fail", "UNEXPECTED PASS"),
+        ([Status.INDECISIVE], "open", "NOTHING PROVED"),
+        ([Status.UNSUPPORTED], "open", "NOTHING PROVED"),
     ],
 )
 def test_the_verdict(tmp_path: Path, statuses: list[str], kind: str, word: str) -> None:
     results = [result("C", f"{CASE}/s{n}", status=s) for n, s in enumerate(statuses, 1)]
-    found = page(archive(tmp_path, results)).verdict
-    assert (found.kind, found.word) == (kind, word)
+    found = archive(tmp_path, results)
+    (report,) = found.reports.values()
+    verdict = page(found).verdict
+    assert verdict.conclusion is report.conclusion is found.conclusion
+    assert (verdict.conclusion.kind, verdict.conclusion.word) == (kind, word)
+    assert f"{word}: {verdict.said}" == report.sentence
 
 
 def test_a_strict_run_fails_by_what_is_suspicious(tmp_path: Path) -> None:
     results = [result("C"), result("C", f"{CASE}/s1", grade="suspicious")]
-    assert page(archive(tmp_path, results)).verdict.kind == "pass"
+    assert page(archive(tmp_path, results)).verdict.conclusion.kind == "pass"
     strict = page(archive(tmp_path, results, strict=True))
-    assert strict.verdict.kind == "fail"
+    assert strict.verdict.conclusion.kind == "fail"
     assert (strict.verdict.passed, strict.verdict.required) == (1, 2)
     assert strict.overview[0].total.kind == "failed"
     assert strict.troubles[0].first.result.grade == "suspicious"
@@ -79,8 +86,8 @@ def test_a_strict_run_fails_by_what_is_suspicious(tmp_path: Path) -> None:
 def test_a_run_that_ended_early_does_not_conform_yet(tmp_path: Path) -> None:
     whole = page(archive(tmp_path, [result("C")]))
     cut = page(archive(tmp_path, [result("C")], footer=False))
-    assert whole.verdict.kind == "pass"
-    assert cut.verdict.kind == "open"
+    assert whole.verdict.conclusion.kind == "pass"
+    assert cut.verdict.conclusion.kind == "open"
     assert cut.truncated
     text = Skeleton(html.render(archive(tmp_path, [result("C")], footer=False))).text
     assert "Incomplete. A run ended before its time" in text
@@ -117,10 +124,11 @@ def test_every_failure_is_placed_and_explained(tmp_path: Path) -> None:
     assert (second.profile, second.why) == ("embedding", "because of crash")
     shown = [i.result.cell.id for trouble in found.troubles for i in trouble.instances]
     assert sorted(shown) == sorted(r.cell.id for r in results if r.status in Status.BAD)
-    assert "worst at [0, 1]: 0.75, certified 0.5" in found.troubles[0].first.where
-    assert found.troubles[0].command == (
-        f"qkvac check my_port.py --case {found.troubles[0].first.result.cell.case} --dtype float32 "
-        f"--seeds {found.troubles[0].first.result.cell.case[-1]}"
+    trouble = next(t for t in found.troubles if t.first.result.cell.quantity == "A")
+    assert "worst at [0, 1]: 0.75, certified 0.5" in trouble.first.where
+    case = trouble.first.result.cell.case
+    assert trouble.command == (
+        f"qkvac check my_port.py --case {case} --dtype float32 --seeds {case[-1]}"
     )
 
 
@@ -153,7 +161,7 @@ def test_steps_on_the_way_are_unsupported_for_the_reason_of_their_case(tmp_path:
     found = page(archive(tmp_path, [result("C"), *layouts, *absent])).absences
     assert [(a.reason, a.cells, a.profiles) for a in found] == [
         ("layouts", 6, "attention"),
-        ("no function", 2, "causal_attention, dot_product_attention"),
+        ("no function", 2, "dot_product_attention, causal_attention"),
     ]
 
 
@@ -219,6 +227,24 @@ def test_equal_bits_have_equal_letters(tmp_path: Path) -> None:
     assert found.columns[0].cases == 2
 
 
+def test_letters_and_rows_are_those_of_the_terminal_whatever_came_first(tmp_path: Path) -> None:
+    subjects = [TORCH, JIT, Subject("numpy", "eager", "cpu")]
+    results = [
+        result(name, subject=subject, digest=digit * 64)
+        for subject, digit in zip(subjects, "aba", strict=True)
+        for name in ("Q", "C")
+    ]
+    entries = [entry(subject) for subject in subjects]
+    found = page(archive(tmp_path, results[::-1], entries=entries))
+    (report,) = archive(tmp_path, results, entries=entries).reports.values()
+    (agreement,) = found.agreements
+    assert agreement.columns == report.identities
+    assert [row.subject for row, _ in agreement.rows] == [subject.id for subject in subjects]
+    assert [[letter.letter for letter in row if letter] for _, row in agreement.rows] == [
+        *(["A", "A"], ["B", "B"], ["A", "A"])
+    ]
+
+
 def test_letters_do_not_end_at_z() -> None:
     found = [numbered(place) for place in range(1000)]
     assert found[:2] == ["A", "B"]
@@ -228,16 +254,19 @@ def test_letters_do_not_end_at_z() -> None:
 
 @given(st.floats(min_value=0, allow_nan=False), st.floats(min_value=0, allow_nan=False))
 def test_strips_keep_the_order_of_ratios(one: float, other: float) -> None:
-    assert MARGIN <= place(one) <= WIDTH - MARGIN
+    assert MARGIN <= place(one) <= END
     assert place(min(one, other)) <= place(max(one, other))
 
 
-def test_strips_are_logarithmic() -> None:
-    steps = [place(10.0**power) for power in range(LEAST, MOST + 1)]
-    gaps = {after - before for before, after in pairwise(steps)}
-    assert max(gaps) - min(gaps) <= 1, "up to a pixel"
-    assert steps[0] == place(0) == MARGIN
-    assert steps[-1] == place(math.inf) == WIDTH - MARGIN
+def test_strips_are_logarithmic_on_both_sides_of_the_bound() -> None:
+    for powers in (range(LEAST, 1), range(MOST + 1)):
+        steps = [place(10.0**power) for power in powers]
+        gaps = {after - before for before, after in pairwise(steps)}
+        assert max(gaps) - min(gaps) <= 1, "up to a pixel"
+    assert place(10.0**LEAST) == place(0) == MARGIN
+    assert place(1.0) == BOUND
+    assert place(10.0**MOST) == place(math.inf) == END
+    assert place(100.0) < place(7e13) < END, "crosses do not pile up"
 
 
 def test_a_ratio_beyond_its_bound_is_a_cross(tmp_path: Path) -> None:
@@ -253,6 +282,18 @@ def test_a_ratio_beyond_its_bound_is_a_cross(tmp_path: Path) -> None:
     assert f"M{place(40.0) - 3} " in strip.beyond
     assert (strip.largest, strip.who, strip.quantity) == (40.0, "jax/jit", "C")
     assert strip.uncertain == 1
+    assert strip.without
+
+
+def test_what_is_not_finite_has_a_mark_and_no_ratio(tmp_path: Path) -> None:
+    failing = result("A", status=Status.FAILED, clause="contract", ratio=0.0)
+    (chart,) = page(archive(tmp_path, [failing])).charts
+    assert (chart.largest, chart.uncertain) == (None, 1)
+    text = html.render(archive(tmp_path, [failing]))
+    assert f'class="cross" d="{chart.strips[0].without}"' in text
+    assert "1 family, 1 cell without a ratio" in " ".join(Skeleton(text).text.split())
+    (plain,) = page(archive(tmp_path, [result()])).charts
+    assert (plain.largest, plain.uncertain, plain.strips[0].without) == (0.125, 0, "")
 
 
 def test_declarations_that_are_alike_stand_once(tmp_path: Path) -> None:
@@ -300,7 +341,8 @@ def merged(tmp_path: Path) -> Archive:
 
 def test_environments_are_told_apart_by_what_differs(merged: Archive) -> None:
     found = page(merged)
-    assert [place.label for place in found.environments] == ["E1", "E2", "E3"]
+    names = ["torch 2.4.1", "torch 2.13.0", "torch 2.14.0"]
+    assert [place.label for place in found.environments] == names
     assert [place.title for place in found.environments] == [
         "torch 2.4.1, 1 processor features",
         "torch 2.13.0, 1 processor features",
@@ -309,8 +351,8 @@ def test_environments_are_told_apart_by_what_differs(merged: Archive) -> None:
     for place_ in found.environments:
         assert [name for name, _, differs in place_.facts if differs] == ["torch"]
     assert [(row.subject, row.run.label) for row in found.rows] == [
-        *((TORCH.id, label) for label in ("E1", "E2", "E3")),
-        *((JIT.id, label) for label in ("E1", "E2", "E3")),
+        *((TORCH.id, label) for label in names),
+        *((JIT.id, label) for label in names),
     ]
 
 
@@ -326,10 +368,35 @@ def test_one_environment_that_fails_is_named(tmp_path: Path) -> None:
         for threads, status in ((1, Status.PASSED), (2, Status.FAILED))
     ]
     found = page(read(write(tmp_path / "m.jsonl", *sections)))
-    assert found.verdict.kind == "fail"
-    assert found.verdict.sentence == "Of 2 environments, something fails in E2."
-    assert [place.environment for place in found.places] == ["E2"]
-    assert [place.verdict.kind for place in found.environments] == ["pass", "fail"]
+    assert found.verdict.conclusion.kind == "fail"
+    assert found.verdict.said == "of 2 environments, something deviates in threads 2."
+    assert [place.environment for place in found.places] == ["threads 2"]
+    assert [place.verdict.conclusion.kind for place in found.environments] == ["pass", "fail"]
+
+
+def test_known_deviations_of_several_environments_are_named(tmp_path: Path) -> None:
+    sections = [
+        lines(
+            [result("C"), result("A", status=status, clause="contract", reason="NaN from 2^63 on")],
+            environment(threads=threads),
+        )
+        for threads, status in (
+            (1, Status.PASSED),
+            (2, Status.KNOWN_DEVIATION),
+            (3, Status.KNOWN_DEVIATION),
+        )
+    ]
+    found = page(read(write(tmp_path / "m.jsonl", *sections)))
+    assert found.verdict.conclusion is KNOWN
+    assert found.verdict.said == (
+        "what was run agrees with the spec in all 3 environments, but torch/eager@cpu with "
+        "threads 2 and threads 3 deviates in A of attention (contract: NaN from 2^63 on; 2 cells)."
+    )
+    text = " ".join(Skeleton(html.render(read(tmp_path / "m.jsonl"))).text.split())
+    assert "1 known deviation in 2 cells, looked into" in text
+    assert [place.verdict.conclusion.kind for place in found.environments] == [
+        *("pass", "known", "known")
+    ]
 
 
 def test_another_version_of_the_spec_is_said(tmp_path: Path) -> None:
@@ -352,8 +419,8 @@ def test_all_cells_come_back_from_the_page(tmp_path: Path) -> None:
     assert data is not None
     table = json.loads(gzip.decompress(base64.b64decode(data[1])))
     assert table["cells"] == len(results)
-    for number_, line in enumerate(found.lines):
-        told = line.result
+    (own,) = found.by_environment.values()
+    for number_, told in enumerate(own):
 
         def value(name: str, row: int = number_) -> Any:
             column = table["columns"][name]

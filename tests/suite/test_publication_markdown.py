@@ -153,21 +153,36 @@ def test_a_score_is_passed_of_required_and_says_what_was_not_run(tmp_path: Path)
 @pytest.mark.parametrize(
     ("status", "footer", "said"),
     [
-        (Status.PASSED, True, "✅ conforms"),
-        (Status.FAILED, True, "❌ does not conform"),
-        (Status.UNEXPECTED_PASS, True, "❌ does not conform"),
-        (Status.SKIPPED, True, "nothing proved"),
-        (Status.PASSED, False, "unfinished"),
-        (Status.FAILED, False, "❌ does not conform"),
+        (Status.PASSED, True, "✅ CONFORMS"),
+        (Status.KNOWN_DEVIATION, True, "🟡 CONFORMS WITH KNOWN DEVIATIONS"),
+        (Status.FAILED, True, "❌ DEVIATES"),
+        (Status.ERROR, True, "❌ NOT RUN"),
+        (Status.UNEXPECTED_PASS, True, "❌ UNEXPECTED PASS"),
+        (Status.SKIPPED, True, "⚠️ NOTHING PROVED"),
+        (Status.PASSED, False, "⚠️ UNFINISHED"),
+        (Status.FAILED, False, "❌ DEVIATES"),
     ],
 )
 def test_the_first_line_is_the_verdict(
     tmp_path: Path, status: str, footer: bool, said: str
 ) -> None:
-    text = render(archive(tmp_path, [result(status=status)], footer=footer))
-    assert said in text.splitlines()[0]
+    beside = [result("C", f"{CASE}/s1")] if status == Status.KNOWN_DEVIATION else []
+    text = render(archive(tmp_path, [result(status=status), *beside], footer=footer))
+    assert text.splitlines()[0] == f"## qkvac: {said}"
     assert ("ended early" in text) != footer
-    assert ("IDENTICAL: torch/eager@cpu computes" in text) == (status == "passed" and footer)
+    assert ("CONFORMS: torch/eager@cpu computes" in text) == (status == "passed" and footer)
+
+
+def test_the_largest_error_is_that_of_failures_too(tmp_path: Path) -> None:
+    given = [
+        result("Q"),
+        result("A", status=Status.FAILED, ratio=7.05e13),
+        result("C", status=Status.KNOWN_DEVIATION, clause="contract", ratio=0.0),
+    ]
+    rows = cells(render(archive(tmp_path, given)))
+    (row,) = (row for row in rows if len(row) == 8 and row[0] == "`torch/eager@cpu`")
+    assert row[2] == "1 / 3"
+    assert row[7] == "7e+13, 1 without"
 
 
 def test_cells_that_were_planned_and_not_run_are_counted(tmp_path: Path) -> None:
@@ -195,9 +210,9 @@ def test_several_environments_are_told_apart(tmp_path: Path) -> None:
     )
     rows = cells(render(read(path)))
     assert [row[:3] for row in rows if len(row) == 9][1:] == [
-        ["E1", "`torch/eager@cpu`", "`torch 2.4.1`"],
-        ["E2", "`torch/eager@cpu`", "`torch 2.13.0`"],
-        ["E3", "`jax/jit@cpu`", "`jax 2.13.0`"],
+        ["`torch 2.4.1`", "`torch/eager@cpu`", "`torch 2.4.1`"],
+        ["`torch 2.13.0`", "`torch/eager@cpu`", "`torch 2.13.0`"],
+        ["`jax 2.13.0`", "`jax/jit@cpu`", "`jax 2.13.0`"],
     ]
     assert [
         "`torch/eager@cpu`",

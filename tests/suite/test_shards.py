@@ -196,7 +196,7 @@ def test_a_shard_that_can_run_nothing_leaves_the_proof_to_the_others() -> None:
     part = Report(idle, shard=Shard(2, 4), planned=len(idle), whole=99)
     assert part.exit_status == PASSED
     assert part.sentence == (
-        "NOTHING TO PROVE: all that is here is skipped or unsupported. "
+        "NOTHING PROVED: all that is here is skipped or unsupported. "
         f"Shard 2 of 4: {len(idle)} of 99 cells."
     )
 

@@ -10,6 +10,7 @@ import pytest
 
 from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.diagnosis.failures import command, explain, groups
+from qkvac.records.conclusion import DEVIATES, KNOWN, NOT_RUN
 from qkvac.records.deviations import Deviation
 from qkvac.records.identity import Identity, identities
 from qkvac.records.report import Report
@@ -48,11 +49,58 @@ def result(
 def test_anything_bad_is_1(status: str) -> None:
     report = Report((result(), result("A", status)))
     assert report.exit_status == 1
-    assert not report.sentence.startswith("IDENTICAL")
+    assert not report.sentence.startswith("CONFORMS")
     if status == Status.UNEXPECTED_PASS:
         assert "a known deviation of my_port@cpu is gone" in report.sentence
+    elif status in Status.UNANSWERED:
+        said = f"DEVIATES: my_port@cpu gives no answer in 1 case ({status})."
+        assert report.sentence == said
     else:
-        assert "NOT IDENTICAL: my_port@cpu deviates from the spec in A" in report.sentence
+        assert report.sentence == "DEVIATES: my_port@cpu deviates from the spec in A."
+
+
+def test_what_never_answered_was_not_run_and_says_why() -> None:
+    failing = [
+        result(name, Status.ERROR, case=case, reason="TypeError: attention() takes 1 argument")
+        for case in ("normal/6x3x2", "normal/33x20x7")
+        for name in ("A", "C", "repeat")
+    ]
+    unasked = result("C", Status.UNSUPPORTED, case="batch/6x3x2", reason="batches")
+    report = Report((*failing, unasked))
+    assert report.exit_status == 1
+    assert report.conclusion is NOT_RUN
+    assert report.sentence == (
+        "NOT RUN: my_port@cpu never answered: TypeError: attention() takes 1 argument."
+    )
+    beside = Report((*failing, result(subject=JIT), result("A", Status.FAILED, subject=JIT)))
+    assert beside.sentence == (
+        "DEVIATES: jax/jit@cpu deviates from the spec in A; my_port@cpu never answered: "
+        "TypeError: attention() takes 1 argument."
+    )
+    assert Report((*failing, result("A", case="ties/6x3x2"))).conclusion is DEVIATES
+
+
+def test_known_deviations_are_a_conclusion_that_names_who_deviates_in_what_and_how() -> None:
+    nan = "XLA fuses: NaN from 2^63 on (https://example.org/issues/7)"
+    known = [
+        result(name, Status.KNOWN_DEVIATION, JIT, case=case, clause="contract", reason=nan)
+        for name in ("A", "C")
+        for case in ("lookup-huge/6x3x2", "key-cliff/6x3x2")
+    ]
+    report = Report((result(), result(subject=JIT), *known))
+    assert report.exit_status == 0
+    assert report.conclusion is KNOWN
+    assert report.sentence == (
+        "CONFORMS WITH KNOWN DEVIATIONS: my_port@cpu and jax/jit@cpu compute the same attention "
+        "as the spec in float32, but jax/jit@cpu deviates in A and C of attention (contract: XLA "
+        "fuses: NaN from 2^63 on; 4 cells)."
+    )
+    many = [
+        result("C", Status.KNOWN_DEVIATION, JIT, case=f"case/{n}", clause="bound", reason=f"{n}")
+        for n in range(9)
+    ]
+    sentence = Report((result(), *known, *many)).sentence
+    assert sentence.endswith("; 7 more known deviations in 7 cells.")
 
 
 def test_an_interrupted_run_claims_nothing() -> None:
@@ -62,7 +110,7 @@ def test_an_interrupted_run_claims_nothing() -> None:
 
 def test_results_that_nothing_can_tell_are_named_in_the_verdict() -> None:
     unclear = result("C", Status.INDECISIVE, case="hot/33x20x7")
-    assert Report((result(), unclear)).sentence.endswith("; 1 results are too coarse to tell.")
+    assert Report((result(), unclear)).sentence.endswith("; C is too coarse to tell in 1 case.")
     assert "coarse" not in Report((result(), result("A", Status.INDECISIVE))).sentence
 
 
@@ -133,7 +181,7 @@ def test_a_listed_deviation_is_proved_but_no_pass() -> None:
 def test_a_pass_says_what_passed() -> None:
     report = Report((result(), result(dtype="float64"), result(subject=JIT)))
     assert report.sentence == (
-        "IDENTICAL: my_port@cpu and jax/jit@cpu compute the same attention as the spec in "
+        "CONFORMS: my_port@cpu and jax/jit@cpu compute the same attention as the spec in "
         "float32 and float64."
     )
 
@@ -342,7 +390,7 @@ def test_many_subjects_and_profiles_make_no_more_tables_than_can_be_read() -> No
         for n in range(25)
         for status in [Status.PASSED if subject is subjects[0] else Status.FAILED]
     ]
-    text = plain(Report(results)).split("NOT IDENTICAL")[0]
+    text = plain(Report(results)).split("DEVIATES")[0]
     tables = text[: text.index("· ")]
     lines = tables.splitlines()
     assert max(map(len, lines)) <= 80

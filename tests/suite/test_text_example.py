@@ -175,7 +175,7 @@ def test_the_check_proves_its_three_functions(tmp_path: Path) -> None:
     done = check(tmp_path, (FOLDER / "sentence.py").read_text(encoding="utf-8"))
     assert done.returncode == 0, done.stdout + done.stderr
     stated = " ".join(done.stdout.split())
-    assert "IDENTICAL: sentence@cpu computes the same attention, causal_attention and" in stated
+    assert "CONFORMS: sentence@cpu computes the same attention, causal_attention and" in stated
     assert "embedding as the spec in float64" in stated
 
 
@@ -185,7 +185,7 @@ def test_the_check_notices_a_changed_line(tmp_path: Path) -> None:
     assert right in source
     done = check(tmp_path, source.replace(right, "E[tokens] + P[-tokens.shape[-1] :]"))
     assert done.returncode == 1
-    assert "NOT IDENTICAL: sentence@cpu deviates" in " ".join(done.stdout.split())
+    assert "DEVIATES: sentence@cpu deviates" in " ".join(done.stdout.split())
 
 
 def test_the_description_shows_what_is_printed() -> None:

@@ -228,7 +228,7 @@ SMALL = {"profile": "attention", "dtype": "float32", "args": "--case 'normal/33*
 def test_the_action_passes_a_right_port(tmp_path: Path) -> None:
     status, outputs, summary = check(tmp_path, RIGHT, SMALL)
     assert (status, outputs["exit-status"]) == (0, "0")
-    assert re.fullmatch(r"IDENTICAL: .* as the spec in float32\.", outputs["sentence"])
+    assert re.fullmatch(r"CONFORMS: .* as the spec in float32\.", outputs["sentence"])
     assert "correct_plain" in summary
     made = {path.name for path in (tmp_path / "qkvac-report").iterdir()}
     assert made == {"record.jsonl", "index.html", "badge.svg", "check.txt"}
@@ -237,7 +237,7 @@ def test_the_action_passes_a_right_port(tmp_path: Path) -> None:
 def test_the_action_fails_a_wrong_port(tmp_path: Path) -> None:
     status, outputs, summary = check(tmp_path, WRONG, SMALL)
     assert (status, outputs["exit-status"]) == (1, "1")
-    assert outputs["sentence"].startswith("NOT IDENTICAL: scores_not_scaled@cpu deviates")
+    assert outputs["sentence"].startswith("DEVIATES: scores_not_scaled@cpu deviates")
     assert "scores_not_scaled" in summary
     assert (tmp_path / "qkvac-report" / "index.html").exists()
 

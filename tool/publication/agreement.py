@@ -57,12 +57,5 @@ def agreements(rows: Sequence[Row], profiles: Sequence[str]) -> tuple[Agreement,
 
 
 def _letter(identity: Identity, row: Row) -> Letter | None:
-    for place, members in enumerate(identity.classes):
-        if row.subject in members:
-            return Letter(numbered(place), len(members) > 1)
-    return None
-
-
-def numbered(place: int) -> str:
-    """A, B, …, Z, AA, AB, …"""
-    return (numbered(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
+    letter = identity.letter(row.subject)
+    return Letter(letter, identity.shared(row.subject)) if letter else None

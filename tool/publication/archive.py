@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 from qkvac import jsons
 from qkvac.cells import FOLDER, Result, Subject
+from qkvac.publication.order import cell_place
 from qkvac.publication.validation import accepts, complaint
+from qkvac.records.conclusion import CONCLUSIONS, Conclusion
 from qkvac.records.environment import NAMED_LATER, identity
 from qkvac.records.record import FORMAT, READ, entry_from_json, from_json
 from qkvac.records.report import Report
@@ -103,16 +105,30 @@ class Archive:
 
     @cached_property
     def by_environment(self) -> Mapping[str, tuple[Result, ...]]:
-        """The results of every environment, by id."""
+        """The results of every environment, by id: in the order of its plan.
+
+        The lines of a record stand in the order in which results came.
+        """
         found = dict[str, list[Result]]({environment.id: [] for environment in self.environments})
         for line in self.lines:
             found[line.environment].append(line.result)
+        for environment in self.environments:
+            found[environment.id].sort(key=partial(_place, tuple(environment.subjects)))
         return {id: tuple(results) for id, results in found.items()}
 
     @cached_property
     def reports(self) -> Mapping[str, Report]:
         """The report of every environment, by id: counts, verdict, identities."""
-        return {e.id: report(e, self.by_environment[e.id]) for e in self.environments}
+        return {
+            e.id: report(e, self.by_environment[e.id], e.id in self.footers)
+            for e in self.environments
+        }
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """What all its runs come to."""
+        found = [report.conclusion for report in self.reports.values()]
+        return max(found, key=CONCLUSIONS.index)
 
     @property
     def results(self) -> Iterator[Result]:
@@ -120,7 +136,11 @@ class Archive:
         return (line.result for line in self.lines)
 
 
-def report(environment: Environment, results: tuple[Result, ...]) -> Report:
+def _place(subjects: Sequence[str], result: Result) -> tuple[Any, ...]:
+    return subjects.index(result.cell.subject.id), *cell_place(result.cell)
+
+
+def report(environment: Environment, results: tuple[Result, ...], ended: bool = True) -> Report:
     """The report of a run, made from its record."""
     run = environment.run
     return Report(
@@ -129,6 +149,7 @@ def report(environment: Environment, results: tuple[Result, ...]) -> Report:
         strict=run["strict"],
         planned=run["cells"],
         left_out=run.get("left_out", {}),
+        ended=ended,
     )
 
 

@@ -1,8 +1,7 @@
 """Badges: what stands in a README, in few words and an honest colour.
 
-Green is for archives in which everything that was run conforms. Known deviations and results
-that are too coarse to tell take the green away, a single failure makes it red, and a run that
-ended early is no better than grey.
+Words and colour are those of the archive's conclusion. Green is for archives in which everything
+that was run conforms: known deviations take it away, and so do results that are too coarse to tell.
 """
 
 from __future__ import annotations
@@ -16,14 +15,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from qkvac.publication.archive import Archive
 from qkvac.publication.marks import score
-from qkvac.records.words import FAILED, INDECISIVE
+from qkvac.records.conclusion import CONFORMS, DEVIATES, KNOWN, OUTDATED, UNPROVED
 from qkvac.texts import visible
 
-GREEN: Final = "brightgreen"
-MIXED: Final = "yellowgreen"
-RED: Final = "red"
-GREY: Final = "lightgrey"
-HEX: Final = {GREEN: "#3a7d1a", MIXED: "#6b7a12", RED: "#b5342a", GREY: "#6b6b6b"}
+HEX: Final = {
+    CONFORMS.color: "#3a7d1a",
+    KNOWN.color: "#6b7a12",
+    DEVIATES.color: "#b5342a",
+    UNPROVED.color: "#6b6b6b",
+}
 """The colours as the picture has them: dark enough for white letters to be read on them."""
 
 LONGEST: Final = 60
@@ -48,20 +48,18 @@ def badge(archive: Archive, label: str = "qkvac") -> Badge:
 
 
 def _verdict(archive: Archive) -> tuple[str, str]:
+    conclusion = archive.conclusion
     reports = archive.reports.values()
-    failed = sum(len(report.failures) for report in reports)
     scores = [score(report.results, report.strict) for report in reports]
     passed, required = (sum(numbers) for numbers in zip(*scores, strict=True))
-    if failed:
-        return f"{failed} of {required} fail", RED
-    if archive.truncated:
-        return "incomplete", GREY
-    statuses = {report.exit_status for report in reports}
-    if FAILED in statuses or INDECISIVE in statuses:
-        return "nothing proved", GREY
-    if passed < required:
-        return f"{passed}/{required} conform", MIXED
-    return f"conforms {passed}/{required}", GREEN
+    word = conclusion.word.lower()
+    if conclusion is DEVIATES or conclusion is OUTDATED:
+        failed = sum(len(report.failures) for report in reports)
+        return f"{word}, {failed} of {required} fail", conclusion.color
+    if conclusion not in (CONFORMS, KNOWN):
+        return word, conclusion.color
+    unclear = conclusion is CONFORMS and passed < required
+    return f"{word} {passed}/{required}", KNOWN.color if unclear else conclusion.color
 
 
 def endpoint(badge: Badge) -> str:

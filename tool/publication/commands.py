@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qkvac.texts import short
 from qkvac.usage import UsageError
 
 if TYPE_CHECKING:
@@ -89,6 +90,13 @@ def merge(
 @click.argument("old", type=RECORD)
 @click.argument("new", type=RECORD)
 @click.option("--strict", is_flag=True, help="Errors that grew towards the bound fail, too.")
+@click.option(
+    "--as",
+    "called",
+    metavar="OLD=NEW",
+    multiple=True,
+    help="Compare this subject of OLD with that one of NEW: two ports, two modes.",
+)
 @truncated
 @reading
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
@@ -97,6 +105,7 @@ def diff(
     old: Path,
     new: Path,
     strict: bool,
+    called: tuple[str, ...],
     allow_truncated: bool,
     max_size: str,
     form: str,
@@ -120,7 +129,9 @@ def diff(
     from qkvac.publication.telling import to_json, to_text
 
     found = compare(
-        _read((old,), max_size, allow_truncated), _read((new,), max_size, allow_truncated)
+        _read((old,), max_size, allow_truncated),
+        _read((new,), max_size, allow_truncated),
+        dict(map(_pair, called)),
     )
     emit([to_json(found) if form == "json" else to_text(found)], output, (old, new))
     return 1 if found.regressed or (strict and found.grown) else 0
@@ -192,6 +203,13 @@ def badge(
             raise UsageError(f"{output} ends in neither .json nor .svg: say --format json or svg")
     made = badge(_read(records, max_size, True), label)
     emit([svg(made) if form == "svg" else endpoint(made)], output, records)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    one, equals, other = text.partition("=")
+    if not (one and equals and other):
+        raise UsageError(f"--as {short(text)}: say OLD=NEW, as in --as my_port=my_other_port")
+    return one, other
 
 
 def _read(paths: tuple[Path, ...], max_size: str, allow_truncated: bool) -> Archive:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from qkvac.cells import Cell, Result, Status
 from qkvac.publication.archive import Archive, Environment
-from qkvac.publication.matching import Pair, pairs, results_of
-from qkvac.publication.surroundings import Move, incomparable, moves
+from qkvac.publication.matching import Pair, pairs, renamed, results_of
+from qkvac.publication.surroundings import Move, edits, incomparable, moves
 
 GROWTH: Final = 2.0
 """An error grew when it is more than this many times what it was: more than a bit was lost,"""
@@ -27,18 +28,30 @@ FAILING: Final = "failing"
 GROWN: Final = "grown"
 SAME: Final = "same"
 
-KINDS: Final[Mapping[str, str]] = {
-    NEW_FAILURE: "fail, and did not before",
-    LOST: "passed before, and are not run or not decided any more",
-    EXCUSED: "deviate in a way that is listed as known, and did not before",
-    HIDDEN: "failed or deviated before, and are not run or not decided any more",
-    GROWN: "have errors that grew towards the bound",
-    FIXED: "pass, and did not before",
-    ADDED: "pass, and were not run or not decided before",
-    FAILING: "fail as before",
-    SAME: "say the same",
+KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    NEW_FAILURE: ("fails, and did not before", "fail, and did not before"),
+    LOST: (
+        "passed before, and is not run or not decided any more",
+        "passed before, and are not run or not decided any more",
+    ),
+    EXCUSED: (
+        "deviates in a way that is listed as known, and did not before",
+        "deviate in a way that is listed as known, and did not before",
+    ),
+    HIDDEN: (
+        "failed or deviated before, and is not run or not decided any more",
+        "failed or deviated before, and are not run or not decided any more",
+    ),
+    GROWN: ("has an error that grew towards the bound", "have errors that grew towards the bound"),
+    FIXED: ("passes, and did not before", "pass, and did not before"),
+    ADDED: (
+        "passes, and was not run or not decided before",
+        "pass, and were not run or not decided before",
+    ),
+    FAILING: ("fails as before", "fail as before"),
+    SAME: ("says the same", "say the same"),
 }
-"""What can become of a cell from one record to the other, in words."""
+"""What can become of one cell, or of several, from one record to the other, in words."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +101,20 @@ class Comparison:
                 key = pair.old.id, pair.new.id
                 if key not in seen:
                     seen[key] = moves(pair.old, pair.new)
-                for move in seen[key]:
+                for move in (*seen[key], *edits(pair.subject, pair.old, pair.new)):
                     found.setdefault(move, []).append(pair.subject)
         return {move: tuple(subjects) for move, subjects in found.items()}
 
 
-def compare(old: Archive, new: Archive) -> Comparison:
-    """Compares two archives."""
+def compare(
+    old: Archive, new: Archive, called: Mapping[str, str] = MappingProxyType({})
+) -> Comparison:
+    """Compares two archives; `called` says which subjects of the old one are which of the new one.
+
+    Raises UsageError for a name that is not in its archive.
+    """
+    if called:
+        old = renamed(old, new, called)
     before, after = results_of(old), results_of(new)
     matched = pairs(old, new)
     changes = dict[str, list[Change]]()

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TypeAlias
 
-from packaging.version import InvalidVersion, Version
-
 from qkvac.cells import Result, Subject
 from qkvac.publication.archive import Archive, Environment
 from qkvac.publication.comparison import grew
 from qkvac.publication.matching import results_of
+from qkvac.publication.naming import version_place
 from qkvac.publication.order import Place, profile_place, quantity_place
 from qkvac.publication.surroundings import Move, incomparable, moves
 from qkvac.targets.declaration import DTYPES
@@ -89,7 +88,7 @@ def _of_subject(
     versions = defaultdict[str, list[Environment]](list)
     for environment in environments:
         versions[_version(environment, subject)].append(environment)
-    for one, other in pairwise(sorted(versions, key=_order)):
+    for one, other in pairwise(sorted(versions, key=version_place)):
         old, new = min(
             product(versions[one], versions[other]),
             key=lambda pair: (bool(incomparable(subject, *pair)), len(moves(*pair))),
@@ -108,13 +107,6 @@ def _version(environment: Environment, subject: Subject) -> str:
     """The version of what is tested."""
     entry = next(e for e in environment.entries if e.subject.id == subject.id)
     return entry.versions.get(subject.backend, "")
-
-
-def _order(version: str) -> tuple[bool, Version, str]:
-    try:
-        return True, Version(version), version
-    except InvalidVersion:
-        return False, Version("0"), version
 
 
 def _compared(old: Sequence[Result], new: Sequence[Result]) -> tuple[tuple[Change, ...], int, int]:

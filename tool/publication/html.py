@@ -22,7 +22,7 @@ from qkvac.publication.archive import Archive
 from qkvac.publication.columns import packed
 from qkvac.publication.page import moved, page
 from qkvac.publication.runs import Run
-from qkvac.publication.strips import MARGIN, WIDTH, place, ticks
+from qkvac.publication.strips import BOUND, END, MARGIN, WIDTH, ticks
 from qkvac.publication.texts import number
 from qkvac.records.words import NOT_PROVED
 from qkvac.spec.attention import CONVENTIONS
@@ -47,7 +47,7 @@ def render(archive: Archive) -> str:
         not_proved=NOT_PROVED,
         clauses=clauses.CLAUSES,
         statuses=statuses.STATUSES,
-        scale={"width": WIDTH, "margin": MARGIN, "ticks": ticks(), "bound": place(1.0)},
+        scale={"width": WIDTH, "margin": MARGIN, "ticks": ticks(), "bound": BOUND, "end": END},
     )
     return text.lstrip()
 

@@ -10,19 +10,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from typing import Final
 
 from qkvac.cells import Result, Status
 from qkvac.diagnosis.failures import blocks
 from qkvac.publication.archive import Archive, Environment
 from qkvac.publication.drift import Drift, drift
-from qkvac.publication.marks import score
+from qkvac.publication.marks import largest, score
+from qkvac.publication.naming import names
 from qkvac.publication.surroundings import facts
-from qkvac.publication.texts import parted
+from qkvac.publication.texts import number
 from qkvac.publication.troubles import unrun
 from qkvac.records.report import Report
-from qkvac.records.words import FAILED, INDECISIVE, NOT_PROVED, PASSED
-from qkvac.texts import visible
+from qkvac.records.words import NOT_PROVED
+from qkvac.texts import parted, visible
 
 LIMIT: Final = 1 << 20
 """Bytes that GitHub takes for the summary of a step."""
@@ -35,11 +37,8 @@ TEXT: Final = 300
 BLOCK: Final = 6000
 """Characters that are shown of one failure."""
 
-VERDICTS: Final = {
-    PASSED: "✅ conforms",
-    FAILED: "❌ does not conform",
-    INDECISIVE: "⚠️ nothing proved",
-}
+SIGNS: Final = {"pass": "✅", "known": "🟡", "open": "⚠️", "fail": "❌"}
+"""What stands before a conclusion of a kind."""
 LINK: Final = re.compile(r"https://[A-Za-z0-9./_#?=&%-]{1,200}")
 """Addresses that become links: shown as they are, and nothing in them ends the link."""
 
@@ -112,12 +111,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _head(archive: Archive) -> Iterator[str]:
     reports = archive.reports
-    status = _status(reports.values())
     passed, required = _score(reports.values())
-    verdict = VERDICTS[status]
-    if archive.truncated and status != FAILED:
-        verdict = "⚠️ unfinished"
-    yield f"## qkvac: {verdict}\n"
+    conclusion = archive.conclusion
+    yield f"## qkvac: {SIGNS[conclusion.kind]} {conclusion.word}\n"
     if archive.truncated:
         stopped = sum(report.stopped for report in reports.values())
         yield (
@@ -125,18 +121,12 @@ def _head(archive: Archive) -> Iterator[str]:
             f"incomplete and proves nothing: {stopped} planned cells have no result.\n"
         )
     yield f"**{passed} of {required} cells that were run passed.** {_counts(archive)}\n"
+    called = names(archive.environments) if len(archive.environments) > 1 else {}
     for environment in archive.environments[:ROWS]:
-        sentence = reports[environment.id].sentence
-        if environment.id not in archive.footers and not reports[environment.id].failures:
-            sentence = "UNFINISHED: the run ended early."
-        yield f"* {code(sentence, 3 * TEXT)}"
+        report = reports[environment.id]
+        name = f"{code(called[environment.id])}: " if called else ""
+        yield f"* {SIGNS[report.conclusion.kind]} {name}{code(report.sentence, 3 * TEXT)}"
     yield ""
-
-
-def _status(reports: Iterable[Report]) -> int:
-    """The worst exit status."""
-    found = {report.exit_status for report in reports}
-    return next((status for status in (FAILED, INDECISIVE) if status in found), PASSED)
 
 
 def _score(reports: Iterable[Report]) -> tuple[int, int]:
@@ -152,7 +142,8 @@ def _counts(archive: Archive) -> str:
 
 def _scores(archive: Archive) -> Iterator[str]:
     rows = []
-    for number, environment in enumerate(archive.environments, 1):
+    called = names(archive.environments)
+    for environment in archive.environments:
         report = archive.reports[environment.id]
         versions = {entry.subject.id: entry.versions for entry in environment.entries}
         by_subject = dict[str, list[Result]]()
@@ -161,10 +152,10 @@ def _scores(archive: Archive) -> Iterator[str]:
         for id, results in by_subject.items():
             passed, required = score(results, report.strict)
             counts = Counter(result.status for result in results)
-            ratios = [r.ratio for r in results if r.status == Status.PASSED and r.ratio is not None]
+            ratio, without = largest(results)
             known = ", ".join(f"{n} {v}" for n, v in versions[id].items() if v)
             row = [
-                *([f"E{number}"] if len(archive.environments) > 1 else []),
+                *([code(called[environment.id])] if len(archive.environments) > 1 else []),
                 code(id),
                 code(known),
                 f"{passed} / {required}",
@@ -172,7 +163,7 @@ def _scores(archive: Archive) -> Iterator[str]:
                 str(counts[Status.KNOWN_DEVIATION] or ""),
                 str(counts[Status.INDECISIVE] or ""),
                 str(sum(counts[status] for status in Status.NOT_REQUIRED) or ""),
-                f"{max(ratios):.2g}" if ratios else "",
+                ", ".join(filter(None, (number(ratio), f"{without} without" if without else ""))),
             ]
             rows.append(row)
     several = ["environment"] if len(archive.environments) > 1 else []
@@ -258,13 +249,13 @@ def _drift_rows(found: Drift) -> Iterator[list[str]]:
             code(f"{change.profile} {change.dtype} {change.quantity}"),
             f"{change.changed} of {change.compared}",
             str(change.grown),
-            f"{change.old_ratio:.2g} → {change.new_ratio:.2g}",
+            f"{number(change.old_ratio)} → {number(change.new_ratio)}",
         ]
 
 
 def _environments(archive: Archive) -> Iterator[str]:
-    several = len(archive.environments) > 1
-    for number, environment in enumerate(archive.environments[:ROWS], 1):
+    called = names(archive.environments) if len(archive.environments) > 1 else {}
+    for environment in archive.environments[:ROWS]:
         settings = archive.footers.get(environment.id, {}).get("settings", {})
         told = [
             (f"{subject} {name}", value)
@@ -272,8 +263,10 @@ def _environments(archive: Archive) -> Iterator[str]:
             for name, value in own.items()
         ]
         rows = [[code(name), code(value)] for name, value in (*_facts(environment), *told)]
-        title = f"Environment E{number}" if several else "Environment"
-        yield _folded(title, table(["", ""], rows))
+        name = escape(visible(" ".join(called.get(environment.id, "").split())))
+        yield _folded(
+            f"Environment <code>{name}</code>" if name else "Environment", table(["", ""], rows)
+        )
 
 
 def _facts(environment: Environment) -> list[tuple[str, str]]:

@@ -52,3 +52,13 @@ def score(results: Iterable[Result], strict: bool = False) -> tuple[int, int]:
         required += result.status not in Status.NOT_REQUIRED
         passed += result.status in Status.PASSES and not (strict and result.grade == "suspicious")
     return passed, required
+
+
+def largest(results: Iterable[Result]) -> tuple[float | None, int]:
+    """The largest error over its bound, whatever became of the cell, and how many have none.
+
+    A result that is not finite, or of another shape, fails before its errors are compared.
+    """
+    own = [result for result in results if result.ratio is not None]
+    compared = [r.ratio for r in own if r.compared and r.ratio is not None and r.ratio == r.ratio]
+    return max(compared, default=None), len(own) - len(compared)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from qkvac.cells import Result
-from qkvac.publication.archive import Archive, Environment
+from qkvac.cells import Result, Subject
+from qkvac.publication.archive import Archive, Environment, Line
 from qkvac.publication.surroundings import HARDWARE
+from qkvac.texts import short
+from qkvac.usage import UsageError
 
 Key: TypeAlias = Callable[[Environment], Hashable]
 
@@ -37,6 +39,67 @@ def pairs(old: Archive, new: Archive) -> tuple[Pair, ...]:
         for subject in dict.fromkeys((*before, *after))
         for pair in _paired(subject, before.get(subject, []), after.get(subject, []))
     )
+
+
+def renamed(old: Archive, new: Archive, called: Mapping[str, str]) -> Archive:
+    """The old archive, its subjects called as those of the new one that they are compared with.
+
+    Names are of backends or ports, or ids of subjects: `mine`, `mine@cpu`. Raises UsageError for
+    one that is not there, and where a name would be of two subjects.
+    """
+    ids = dict[str, Subject]()
+    for name, other in called.items():
+        before, after = _named(old, name), _named(new, other)
+        if not before or not after:
+            side, which = ("old", name) if not before else ("new", other)
+            known = sorted(
+                {
+                    s.backend
+                    for e in (new if before else old).environments
+                    for s in e.subjects.values()
+                }
+            )
+            raise UsageError(
+                f"--as {short(name)}={short(other)}: the {side} record has no {short(which)}; it "
+                f"holds {', '.join(map(short, known))}"
+            )
+        for subject in before:
+            match = [s for s in after if (s.mode, s.device) == (subject.mode, subject.device)]
+            if match or len(before) == len(after) == 1:
+                ids[subject.id] = (match or after)[0]
+    environments = tuple(_called(environment, ids) for environment in old.environments)
+    for environment in environments:
+        if len(environment.subjects) < len(environment.run["subjects"]):
+            raise UsageError("--as gives two subjects of the old record one name")
+    lines = tuple(_renamed(line, ids) for line in old.lines)
+    return replace(old, environments=environments, lines=lines)
+
+
+def _renamed(line: Line, ids: Mapping[str, Subject]) -> Line:
+    cell = line.result.cell
+    subject = ids.get(cell.subject.id, cell.subject)
+    return replace(line, result=replace(line.result, cell=replace(cell, subject=subject)))
+
+
+def _named(archive: Archive, name: str) -> list[Subject]:
+    """Subjects of an archive that a name is of; all for ""."""
+    subjects = dict.fromkeys(s for e in archive.environments for s in e.subjects.values())
+    return [s for s in subjects if name in ("", s.backend, s.name, s.id)]
+
+
+def _called(environment: Environment, ids: Mapping[str, Subject]) -> Environment:
+    """An environment whose roster calls subjects by other names."""
+    subjects = [
+        {**line, "id": ids[line["id"]].id, **_words(ids[line["id"]])} if line["id"] in ids else line
+        for line in environment.run["subjects"]
+    ]
+    return replace(
+        environment, header={**environment.header, "run": {**environment.run, "subjects": subjects}}
+    )
+
+
+def _words(subject: Subject) -> dict[str, str]:
+    return {"backend": subject.backend, "mode": subject.mode, "device": subject.device}
 
 
 def results_of(archive: Archive) -> Mapping[tuple[str, str], Sequence[Result]]:

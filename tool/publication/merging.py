@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qkvac.publication import naming
 from qkvac.publication.archive import LARGEST, Archive, Environment, Line, read, report
 from qkvac.publication.order import cell_place
 from qkvac.records.record import text, to_json
@@ -50,7 +51,11 @@ def merged(archives: Sequence[Archive], *, allow_truncated: bool = False) -> Arc
     """
     parts = sorted(
         (part for archive in archives for part in _parts(archive)),
-        key=lambda part: (part.environment.id, text(part.environment.header)),
+        key=lambda part: (
+            naming.place(part.environment),
+            part.environment.id,
+            text(part.environment.header),
+        ),
     )
     _check_spec(parts)
     torn = _torn(parts)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from qkvac.cells import Result, Status
 from qkvac.publication.marks import PLAIN, score
-from qkvac.publication.runs import FEATURES, Run, differing, facts, title
-from qkvac.publication.texts import listed
+from qkvac.publication.naming import differing
+from qkvac.publication.order import quantity_place
+from qkvac.publication.runs import Run, facts, title
+from qkvac.publication.surroundings import FEATURES
+from qkvac.records.conclusion import CONCLUSIONS, Conclusion
+from qkvac.records.sentences import together
 from qkvac.records.tables import GRADES
-from qkvac.records.words import FAILED as BAD
-from qkvac.records.words import PASSED
 from qkvac.spec.verdicts import statuses
 from qkvac.targets.declaration import DTYPES
 
@@ -34,10 +37,9 @@ class Count:
 class Verdict:
     """Whether everything conforms, in words and in numbers."""
 
-    kind: str
-    """pass, fail or open."""
-    word: str
-    sentence: str
+    conclusion: Conclusion
+    said: str
+    """What stands after the words of the conclusion."""
     passed: int
     required: int
     counts: tuple[Count, ...]
@@ -82,44 +84,10 @@ def verdict(runs: Sequence[Run]) -> Verdict:
     for run in runs:
         own = score(run.results, run.report.strict)
         passed, required = passed + own[0], required + own[1]
-    kind = _kind(runs)
-    word = {"pass": "Conforms", "fail": "Does not conform", "open": "Not decided"}[kind]
-    return Verdict(
-        kind, word, _sentence(runs), passed, required, _counts(results), _not_run(results)
-    )
-
-
-def _kind(runs: Sequence[Run]) -> str:
-    found = {run.report.exit_status for run in runs}
-    if BAD in found:
-        return "fail"
-    unfinished = any(run.report.stopped or not run.complete for run in runs)
-    return "pass" if found == {PASSED} and not unfinished else "open"
-
-
-def _sentence(runs: Sequence[Run]) -> str:
-    if len(runs) == 1:
-        return runs[0].report.sentence
-    bad = [run.label for run in runs if _kind([run]) == "fail"]
-    undecided = [run.label for run in runs if _kind([run]) == "open"]
-    parts = []
-    if bad:
-        parts.append(f"something fails in {listed(bad)}")
-    if undecided:
-        parts.append(f"nothing is decided, or a run is unfinished, in {listed(undecided)}")
-    if not parts:
-        counts = Counter(result.status for run in runs for result in run.results)
-        aside = [
-            f"{counts[status]} {words}"
-            for status, words in (
-                (Status.KNOWN_DEVIATION, "known deviations"),
-                (Status.INDECISIVE, "results that are too coarse to tell"),
-            )
-            if counts[status]
-        ]
-        but = f", {listed(aside)} aside" if aside else ""
-        return f"IDENTICAL: what was run agrees with the spec in all {len(runs)} environments{but}."
-    return f"Of {len(runs)} environments, {'; '.join(parts)}."
+    conclusion = max((run.report.conclusion for run in runs), key=CONCLUSIONS.index)
+    pairs = [(run.label, run.report) for run in runs]
+    said = runs[0].report.said if len(runs) == 1 else together(pairs, conclusion)
+    return Verdict(conclusion, said, passed, required, _counts(results), _not_run(results))
 
 
 def _counts(results: Sequence[Result]) -> tuple[Count, ...]:
@@ -153,7 +121,10 @@ def places(runs: Sequence[Run]) -> tuple[Place, ...]:
             groups.setdefault(key, []).append(result)
         for (subject, profile), group in groups.items():
             dtypes = {result.cell.dtype for result in group}
-            quantities = dict.fromkeys(result.cell.quantity for result in group)
+            quantities = sorted(
+                {result.cell.quantity for result in group},
+                key=partial(quantity_place, profile),
+            )
             place = Place(
                 run.label,
                 subject,
@@ -177,7 +148,7 @@ def why(group: Sequence[Result]) -> str:
 
 def backgrounds(runs: Sequence[Run]) -> tuple[Background, ...]:
     """The environments, in order."""
-    other = differing(runs)
+    other = differing(map(facts, runs))
     found = []
     for run in runs:
         known = facts(run)

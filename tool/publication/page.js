@@ -364,7 +364,8 @@ class Explorer {
 
 /** A number, or the word that stands for it; "" for what is unknown. */
 function text(value) {
-  if (typeof value === "number" && value !== 0 && Math.abs(value) < 1e-4) return value.toExponential();
+  const far = typeof value === "number" && value !== 0 && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e6);
+  if (far) return value.toExponential();
   return value === null || value === undefined ? "" : String(value);
 }
 

@@ -10,9 +10,9 @@ from qkvac.publication.declarations import Declaration, declarations
 from qkvac.publication.drift import Drift, drift
 from qkvac.publication.grids import Grid, GridRow, grids, overview, profiles
 from qkvac.publication.overview import Background, Place, Verdict, backgrounds, places, verdict
-from qkvac.publication.runs import FEATURES, Row, Run, rows, runs
+from qkvac.publication.runs import Row, Run, rows, runs
 from qkvac.publication.strips import Chart, charts
-from qkvac.publication.surroundings import Move
+from qkvac.publication.surroundings import FEATURES, Move
 from qkvac.publication.troubles import Absence, Known, Trouble, absences, known, troubles
 from qkvac.spec.attention import SPEC_VERSION
 from qkvac.spec.registry import known_profiles

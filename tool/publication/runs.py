@@ -12,25 +12,23 @@ from functools import cached_property
 from typing import Final
 
 from qkvac.cells import Result
-from qkvac.publication import surroundings
+from qkvac.publication import naming, surroundings
 from qkvac.publication.archive import Archive, Environment
 from qkvac.publication.marks import Mark, mark
+from qkvac.publication.surroundings import FEATURES
 from qkvac.records.report import Report
 from qkvac.subjects.roster import Entry
 
 NAMED: Final = 3
 """Differences that the name of an environment tells."""
 
-FEATURES: Final = "processor features"
-"""Too many to be told one by one."""
-
 
 @dataclass(frozen=True, eq=False)
 class Run:
     """What was found in one environment."""
 
-    number: int
-    """Counted from 1."""
+    label: str
+    """What the environment is called."""
     environment: Environment
     report: Report
     complete: bool
@@ -39,10 +37,6 @@ class Run:
     @property
     def id(self) -> str:
         return self.environment.id
-
-    @property
-    def label(self) -> str:
-        return f"E{self.number}"
 
     @property
     def results(self) -> Sequence[Result]:
@@ -91,9 +85,10 @@ class Row:
 def runs(archive: Archive) -> tuple[Run, ...]:
     """The runs of an archive, in its order."""
     environments = {environment.id: environment for environment in archive.environments}
+    called = naming.names(tuple(environments.values()))
     return tuple(
-        Run(number, environment, archive.reports[id], id in archive.footers)
-        for number, (id, environment) in enumerate(environments.items(), 1)
+        Run(called[id], environment, archive.reports[id], id in archive.footers)
+        for id, environment in environments.items()
     )
 
 
@@ -116,13 +111,6 @@ def rows(runs: Sequence[Run]) -> tuple[Row, ...]:
 def facts(run: Run) -> dict[str, str]:
     """Everything that two environments may differ in, by name."""
     return surroundings.facts(run.environment)
-
-
-def differing(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Names of the facts that are not the same everywhere."""
-    every = [facts(run) for run in runs]
-    names = dict.fromkeys(name for known in every for name in known)
-    return tuple(name for name in names if len({known.get(name) for known in every}) > 1)
 
 
 def title(run: Run, differing: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
 """Errors over their bounds, family by family, on a logarithmic scale.
 
 A strip shows one tick for each row: the largest ratio that it has in any case and quantity of a
-family. Beyond the line at 1 an error is larger than rounding explains.
+family. Beyond the line at 1 an error is larger than rounding explains, and the scale is denser: a
+wrong float64 is some 10¹⁴ bounds off. At its end stands what has no ratio, NaN above all.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from qkvac.publication.runs import Row
 from qkvac.subjects.selection import known_case
 from qkvac.targets.declaration import DTYPES
 
-LEAST, MOST = -3, 2
+LEAST, MOST = -3, 16
 """Powers of ten at the ends of the scale; what lies beyond stands at the end."""
-WIDTH: Final = 170
+STEP: Final = 4
+"""Powers of ten from label to label beyond the bound."""
+WIDTH: Final = 200
 MARGIN: Final = 5
+BOUND, END = 105, 165
+"""Where the bound stands, and the largest ratio; what has none stands at the right margin."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,9 @@ class Strip:
     within: str
     """Ticks of ratios up to 1, as the path of an SVG."""
     beyond: str
-    largest: float
+    without: str
+    """The mark of rows with cells that have no ratio."""
+    largest: float | None
     who: str
     quantity: str
     uncertain: int
@@ -55,22 +62,36 @@ class Chart:
     families: tuple[Family, ...]
 
     @property
-    def largest(self) -> float:
-        """The largest ratio of all."""
-        return max(s.largest for family in self.families for s in family.strips if s is not None)
+    def strips(self) -> tuple[Strip, ...]:
+        """All that there are."""
+        return tuple(s for family in self.families for s in family.strips if s is not None)
+
+    @property
+    def largest(self) -> float | None:
+        """The largest ratio of all; None where there is none."""
+        return max((s.largest for s in self.strips if s.largest is not None), default=None)
+
+    @property
+    def uncertain(self) -> int:
+        """Cells that fail before there is a ratio."""
+        return sum(strip.uncertain for strip in self.strips)
 
 
 def place(ratio: float) -> int:
     """Where a ratio stands on the scale, in pixels."""
     power = LEAST if ratio <= 0 else math.log10(ratio) if math.isfinite(ratio) else MOST
-    share = (min(max(power, LEAST), MOST) - LEAST) / (MOST - LEAST)
-    return round(MARGIN + share * (WIDTH - 2 * MARGIN))
+    power = min(max(power, LEAST), MOST)
+    if power <= 0:
+        return round(BOUND + power / -LEAST * (BOUND - MARGIN))
+    return round(BOUND + power / MOST * (END - BOUND))
 
 
 def ticks() -> tuple[tuple[int, str], ...]:
-    """Positions and labels of the powers of ten."""
-    labels = {0: "1", 1: "10", 2: "100"}
-    return tuple((place(10.0**p), labels.get(p, f"{10.0**p:g}")) for p in range(LEAST, MOST + 1))
+    """Positions and labels of the powers of ten, and of what has no ratio."""
+    powers = (*range(LEAST, 1), *range(STEP, MOST + 1, STEP))
+    labels = dict.fromkeys(range(STEP, MOST, STEP), "")
+    numbers = ((place(10.0**p), labels.get(p, f"{10.0**p:g}".replace("+", ""))) for p in powers)
+    return (*numbers, (WIDTH - MARGIN, "none"))
 
 
 def charts(rows: Sequence[Row], profiles: Sequence[str]) -> tuple[Chart, ...]:
@@ -110,8 +131,10 @@ def _strip(by_row: Mapping[Row, Sequence[Result]]) -> Strip:
         if told:
             most = max(told, key=lambda result: result.ratio or 0.0)
             worst.append((most.ratio or 0.0, row, most))
+    x = WIDTH - MARGIN
+    without = f"M{x - 3} 9a3 3 0 1 0 6 0a3 3 0 1 0-6 0" if uncertain else ""
     if not worst:
-        return Strip("", "", 0.0, "", "", uncertain)
+        return Strip("", "", without, None, "", "", uncertain)
     within = sorted({place(ratio) for ratio, _, _ in worst if ratio <= 1})
     beyond = sorted({place(ratio) for ratio, _, _ in worst if ratio > 1})
     ratio, row, result = max(worst, key=lambda item: item[0])
@@ -119,6 +142,7 @@ def _strip(by_row: Mapping[Row, Sequence[Result]]) -> Strip:
         "".join(f"M{x} 5v8" for x in within),
         # A cross, so that the shape says it as well as the colour.
         "".join(f"M{x - 3} 5l6 8m0-8l-6 8" for x in beyond),
+        without,
         ratio,
         f"{row.label} {row.run.label}" if len({r.run for _, r, _ in worst}) > 1 else row.label,
         result.cell.quantity,

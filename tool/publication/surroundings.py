@@ -6,16 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from qkvac import jsons
 from qkvac.cells import Subject
 from qkvac.publication.archive import Environment
+from qkvac.texts import line as line_of
 
 HARDWARE: Final = ("platform", "cpu", "cpu_features", "threads", "settings")
 """What frameworks choose their code by: with other code come other roundings."""
+FEATURES: Final = "processor features"
+"""Too many to be told one by one."""
 NAMES: Final[Mapping[str, str]] = {
     "cpu": "processor",
-    "cpu_features": "processor features",
+    "cpu_features": FEATURES,
     "accelerators": "accelerator",
 }
+
+DIGITS: Final = 12
+"""Hexadecimal digits of a digest that are told."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ def facts(environment: Environment) -> dict[str, str]:
         "platform": known["platform"],
         "system": known["system"],
         "processor": known["cpu"],
-        "processor features": " ".join(known["cpu_features"]),
+        FEATURES: " ".join(known["cpu_features"]),
         "threads": known["threads"],
         "devices": ", ".join(known["devices"]),
         "accelerators": ", ".join(known["accelerators"]),
@@ -62,11 +69,28 @@ def moves(old: Environment, new: Environment) -> tuple[Move, ...]:
     found = []
     for name in dict.fromkeys((*before, *after)):
         one, other = before.get(name, ""), after.get(name, "")
-        if name == "processor features":
+        if name == FEATURES:
             # Of forty of them, those that came and went.
             one, other = _only(one, other), _only(other, one)
         if one != other:
             found.append(Move(name, one, other))
+    return tuple(found)
+
+
+def edits(subject: str, old: Environment, new: Environment) -> tuple[Move, ...]:
+    """What moved in a subject itself: the file that a port is, and what it declares."""
+    before, after = (
+        next(line for line in environment.run["subjects"] if line["id"] == subject)
+        for environment in (old, new)
+    )
+    found = []
+    one, other = (line.get("source", "")[:DIGITS] for line in (before, after))
+    # A record that was made before sources were kept says nothing.
+    if one and other and one != other:
+        found.append(Move(f"source of {subject}", one, other))
+    one, other = (jsons.dumps(line["declaration"], sort_keys=True) for line in (before, after))
+    if one != other:
+        found.append(Move(f"declaration of {subject}", line_of(one), line_of(other)))
     return tuple(found)
 
 

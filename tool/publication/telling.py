@@ -27,6 +27,7 @@ from qkvac.publication.comparison import (
     Comparison,
 )
 from qkvac.records.record import to_json as result_json
+from qkvac.records.words import counted
 from qkvac.texts import visible
 
 SHOWN: Final = 12
@@ -107,22 +108,26 @@ def _head(found: Comparison) -> str:
         subjects = len({line.result.cell.subject for line in archive.lines})
         early = ", ENDED EARLY" if archive.truncated else ""
         lines.append(
-            f"{side}  {', '.join(archive.sources)}: {_number(len(archive.lines), 'cell')} of "
-            f"{_number(subjects, 'subject')} in {_number(count, 'environment')}{early}"
+            f"{side}  {', '.join(archive.sources)}: {counted(len(archive.lines), 'cell')} of "
+            f"{counted(subjects, 'subject')} in {counted(count, 'environment')}{early}"
         )
     return "\n".join(lines)
 
 
 def _moves(found: Comparison) -> str:
     moved = found.moves
-    if not moved:
-        return "moved: nothing" if found.counts else ""
     paired = {p.subject for p in found.pairs if p.old is not None and p.new is not None}
+    if not moved:
+        return "moved: nothing" if paired else ""
     lines = ["moved:"]
     for move, subjects in list(moved.items())[:SHOWN]:
         of = "" if len(set(subjects)) == len(paired) else f" ({_some(subjects)})"
         lines += _wrapped(f"{move}{of}")
     return "\n".join([*lines, *_more(len(moved) - SHOWN)])
+
+
+_SIDES: Final = (True, False)
+"""The old record, and the new one."""
 
 
 def _unpaired(found: Comparison) -> str:
@@ -139,11 +144,23 @@ def _unpaired(found: Comparison) -> str:
             lines += _wrapped(f"{subject}: only in the {'old' if old else 'new'} record")
     if not lines:
         return ""
-    return "\n".join(["not compared:", *lines[:SHOWN], *_more(len(lines) - SHOWN)])
+    alone = [[s for s, was in sides if was == old and (s, not was) not in sides] for old in _SIDES]
+    advice = []
+    if all(len(names) == 1 for names in alone):
+        (one,), (other,) = alone
+        names = (name.partition("@")[0] for name in (one, other))
+        advice = _wrapped(f"to compare one with the other: --as {'='.join(names)}")
+    return "\n".join(["not compared:", *lines[:SHOWN], *_more(len(lines) - SHOWN), *advice])
 
 
 def _title(found: Comparison, kind: str) -> str:
-    return f"{_number(found.counts.get(kind, 0), 'cell')} {KINDS[kind]}:"
+    count = found.counts.get(kind, 0)
+    text = f"{counted(count, 'cell')} {KINDS[kind][count != 1]}"
+    absent = sum(change.old is None for change in found.changes.get(kind, ()))
+    if kind == NEW_FAILURE and absent:
+        lacks = "none" if absent == count else f"{count - absent:,}"
+        text += f", of which the old record has {lacks}"
+    return f"{text}:"
 
 
 def _listed(title: str, changes: Sequence[Change], word: Any, sort: bool = True) -> str:
@@ -154,7 +171,7 @@ def _listed(title: str, changes: Sequence[Change], word: Any, sort: bool = True)
     rows = alike.most_common() if sort else list(alike.items())
     lines = [title]
     for text, count in rows[:SHOWN]:
-        lines += _wrapped(f"{text}: {_number(count, 'cell')}" if sort else text)
+        lines += _wrapped(f"{text}: {counted(count, 'cell')}" if sort else text)
     return "\n".join([*lines, *_more(len(rows) - SHOWN)])
 
 
@@ -192,18 +209,18 @@ def _ratio(change: Change) -> float:
 def _bits(found: Comparison) -> str:
     parts = []
     if found.comparable:
-        title = f"{len(found.bits)} of {_number(found.comparable, 'result')} have other bits"
+        title = f"{len(found.bits)} of {counted(found.comparable, 'result')} have other bits"
         parts.append(_listed(f"{title}:", found.bits, _place) or f"{title}.")
     for reason, count in found.incomparable.items():
-        parts.append(f"bits of {_number(count, 'result')}: not comparable ({reason})")
+        parts.append(f"bits of {counted(count, 'result')}: not comparable ({reason})")
     return "\n".join(parts)
 
 
 def _sentence(found: Comparison) -> str:
     counts = found.counts
     said = [
-        _number(counts.get(NEW_FAILURE, 0), "new failure"),
-        f"{_number(counts.get(LOST, 0), 'cell')} lost",
+        counted(counts.get(NEW_FAILURE, 0), "new failure"),
+        f"{counted(counts.get(LOST, 0), 'cell')} lost",
     ]
     others = [
         f"{counts[kind]} {word}"
@@ -221,10 +238,6 @@ def _sentence(found: Comparison) -> str:
     verdict = "REGRESSED" if found.regressed else "NO REGRESSION"
     text = f"{verdict}: {', '.join(said)}; {', '.join(others) or 'nothing else'}."
     return "\n".join(textwrap.wrap(text, WIDTH))
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _some(words: Iterable[str]) -> str:

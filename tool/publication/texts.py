@@ -1,12 +1,8 @@
-"""Numbers, lists and links, as a page shows them."""
+"""Numbers and lists, as a page shows them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from typing import Final
-
-LINK: Final = re.compile(r"\(?(https?://[^\s()<>\"']+)\)?")
 
 
 def number(value: float | None) -> str:
@@ -20,11 +16,3 @@ def listed(words: Iterable[str]) -> str:
     """Words joined as in a sentence."""
     words = list(words)
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def parted(reason: str) -> tuple[str, str]:
-    """A reason and the web address at its end; "" where there is none."""
-    found = LINK.search(reason)
-    if found is None:
-        return reason, ""
-    return reason[: found.start()].rstrip() + reason[found.end() :], found.group(1)

@@ -11,8 +11,9 @@ from qkvac.cells import NO_FUNCTION, Result, Status
 from qkvac.diagnosis.failures import command, groups, telling, what, worst
 from qkvac.publication.runs import Run
 from qkvac.publication.strips import family_of
-from qkvac.publication.texts import listed, parted
+from qkvac.publication.texts import listed
 from qkvac.targets.declaration import DTYPES
+from qkvac.texts import parted
 
 LISTED: Final = 60
 """Failing cells that the page lists of a group; the table of all cells has every one."""

@@ -27,9 +27,6 @@ from qkvac.texts import line, short
 from qkvac.toml import TOMLDecodeError, loads, text_of
 from qkvac.usage import UsageError
 
-UNANSWERED: Final = (Status.ERROR, Status.CRASH, Status.TIMEOUT)
-"""How a cell may fail besides by a clause: without an answer."""
-
 LISTS: Final = ("cases", "cpu_features", "seen_on")
 """Fields that are lists of texts."""
 
@@ -88,7 +85,7 @@ class Deviation:
 
     def fits(self, result: Result) -> bool:
         """Whether a cell failed in the way that the entry says."""
-        if self.clause in UNANSWERED:
+        if self.clause in Status.UNANSWERED:
             said = re.search(self.reason_matches, result.reason or "") is not None
             return result.status == self.clause and said
         return result.status == Status.FAILED and result.clause == self.clause
@@ -202,7 +199,7 @@ def _entry(row: Mapping[str, Any], source: str) -> Deviation:
         several = name in LISTS
         if not (isinstance(value, list) if several else isinstance(value, str)):
             raise UsageError(f"{source}: {name} is a {'list of texts' if several else 'text'}")
-    clause, ways = clauses.word(row["clause"]), (*clauses.words(), *UNANSWERED)
+    clause, ways = clauses.word(row["clause"]), (*clauses.words(), *Status.UNANSWERED)
     if clause not in ways:
         raise UsageError(f"{source}: clause is one of {', '.join(ways)}")
     try:

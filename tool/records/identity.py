@@ -29,8 +29,17 @@ class Identity:
         """A, B, C, … for the class of a subject; "" if it has none."""
         for index, members in enumerate(self.classes):
             if subject in members:
-                return chr(ord("A") + index) if index < 26 else "?"
+                return numbered(index)
         return ""
+
+    def shared(self, subject: str) -> bool:
+        """Whether another subject has the same bits."""
+        return any(subject in members and len(members) > 1 for members in self.classes)
+
+
+def numbered(place: int) -> str:
+    """A, B, …, Z, AA, AB, …"""
+    return (numbered(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
 
 
 def identities(results: Iterable[Result]) -> tuple[Identity, ...]:

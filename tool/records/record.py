@@ -9,8 +9,10 @@ repeat is said once.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import math
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -19,7 +21,7 @@ from typing import Any, Final, TextIO
 
 import qkvac
 from qkvac import jsons
-from qkvac.cells import Cell, Result, Status, Subject
+from qkvac.cells import COMMAND, LOADED, Cell, Result, Status, Subject
 from qkvac.files import beside
 from qkvac.records.environment import identity
 from qkvac.spec.attention import SPEC_VERSION
@@ -198,6 +200,7 @@ def roster_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:
         {
             "id": entry.subject.id,
             **{name: value for name, value in vars(entry.subject).items() if value},
+            **({"source": source} if (source := _source(entry.subject)) else {}),
             "versions": dict(entry.versions),
             "functions": list(entry.functions),
             "declaration": dict(entry.raw),
@@ -208,6 +211,20 @@ def roster_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:
         }
         for entry in entries
     ]
+
+
+def _source(subject: Subject) -> str:
+    """SHA-256 of the file that a port is, or that its command names first; "" if there is none."""
+    if subject.form == LOADED or subject.port is None:
+        return ""
+    try:
+        words = shlex.split(subject.port) if subject.form == COMMAND else [subject.port]
+        # What stands behind a colon is an object of the file.
+        names = (name for word in words for name in (word, word.rpartition(":")[0]) if name)
+        path = next((Path(name) for name in names if Path(name).is_file()), None)
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def entry_from_json(line: Mapping[str, Any]) -> Entry:

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from qkvac.cells import Result, Status
 from qkvac.diagnosis.failures import explain
 from qkvac.execution.shards import Shard
+from qkvac.records.conclusion import (
+    CONFORMS,
+    DEVIATES,
+    KNOWN,
+    NOT_RUN,
+    OUTDATED,
+    UNFINISHED,
+    UNPROVED,
+    Conclusion,
+)
 from qkvac.records.deviations import Deviation
 from qkvac.records.identity import Identity, identities
-from qkvac.records.words import (
-    FAILED,
-    INDECISIVE,
-    PASSED,
-    summed_up,
-)
-from qkvac.spec.attention import Arithmetic
-from qkvac.spec.formats import FORMATS
+from qkvac.records.sentences import said
+from qkvac.records.words import FAILED, INDECISIVE, PASSED
 from qkvac.subjects.roster import Roster
 from qkvac.subjects.selection import Selection
-from qkvac.targets.declaration import SUPPORTS
 
 __all__ = ["Report", "explain"]
-
-MOST: Final = 4
-"""Names that a sentence lists."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Report:
     """The part of the run that this is; None for all of it."""
     whole: int = 0
     """Cells of the run with all its shards."""
+    ended: bool = True
+    """Whether the run came to its end."""
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -133,83 +135,44 @@ class Report:
             count for status, count in self.counts.items() if status not in Status.NOT_REQUIRED
         )
 
+    @cached_property
+    def silent(self) -> tuple[str, ...]:
+        """Ids of subjects that were asked and never gave an answer that could be judged."""
+        asked = [r for r in self.results if r.status not in Status.NOT_REQUIRED]
+        answered = {r.cell.subject.id for r in asked if r.status not in Status.UNANSWERED}
+        ids = dict.fromkeys(r.cell.subject.id for r in asked)
+        return tuple(id for id in ids if id not in answered)
+
+    @cached_property
+    def conclusion(self) -> Conclusion:
+        """What the run comes to."""
+        if self.failures:
+            if all(r.status == Status.UNEXPECTED_PASS for r in self.failures):
+                return OUTDATED
+            bad = {r.cell.subject.id for r in self.failures}
+            return NOT_RUN if bad <= {*self.silent} else DEVIATES
+        if self.stopped or not self.ended:
+            return UNFINISHED
+        if self.exit_status == INDECISIVE or not self.proves:
+            return UNPROVED
+        return KNOWN if self.counts[Status.KNOWN_DEVIATION] else CONFORMS
+
+    @property
+    def said(self) -> str:
+        """What the run comes to in words, which those of its conclusion stand before.
+
+        A second sentence says which part of a run it is about.
+        """
+        text = said(self)
+        if self.shard is None:
+            return text
+        part = f"Shard {self.shard.number} of {self.shard.of}"
+        return f"{text} {part}: {self.planned:,} of {self.whole:,} cells."
+
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence; a second one says which part of a run it is about."""
-        if self.shard is None:
-            return self._verdict
-        part = f"Shard {self.shard.number} of {self.shard.of}"
-        return f"{self._verdict} {part}: {self.planned:,} of {self.whole:,} cells."
-
-    @property
-    def _verdict(self) -> str:
-        bad = list(dict.fromkeys(result.cell.subject.id for result in self.failures))
-        if bad and all(r.status == Status.UNEXPECTED_PASS for r in self.failures):
-            return f"UNEXPECTED: a known deviation of {_listed(bad)} is gone; remove its entry."
-        if bad:
-            quantities = list(dict.fromkeys(r.cell.quantity for r in self.failures))
-            wrong = list(dict.fromkeys(r.cell.profile for r in self.failures))
-            of = f" of {_listed(wrong)}" if len(self.profiles) > 1 else ""
-            return (
-                f"NOT IDENTICAL: {_listed(bad)} {'deviates' if len(bad) == 1 else 'deviate'} "
-                f"from the spec in {_listed(quantities)}{of}."
-            )
-        if self.stopped:
-            return f"UNFINISHED: nothing failed yet, but {self.stopped} cells were not run."
-        if self.exit_status == INDECISIVE:
-            several = len(self.profiles) > 1
-            where = [
-                f"{f'{profile} of ' if several else ''}{subject} in {dtype}"
-                for subject, profile, dtype in self.undecided
-            ]
-            said = f"NOTHING PROVED: no decisive result for {_listed(where) or 'anything'}."
-            return " ".join(filter(None, (said, self._advice)))
-        if not self.proves:
-            return "NOTHING TO PROVE: all that is here is skipped or unsupported."
-        subjects = dict.fromkeys(r.cell.subject for r in self.results if r.decisive)
-        ran = [subject.id for subject in subjects]
-        if len(ran) > MOST:
-            ran = list(dict.fromkeys(subject.backend for subject in subjects))
-        dtypes = list(dict.fromkeys(r.cell.dtype for r in self.results if r.decisive))
-        known = self.counts[Status.KNOWN_DEVIATION]
-        but = f", {known} known deviations aside" if known else ""
-        unclear = sum(1 for r in self.results if r.last and r.status == Status.INDECISIVE)
-        if unclear:
-            but += f"; {unclear} results are too coarse to tell"
-        if self._coarser():
-            but += "; it was judged by the coarser arithmetic that it declares"
-        return (
-            f"IDENTICAL: {_listed(ran)} {'computes' if len(ran) == 1 else 'compute'} the same "
-            f"{self._what()} as the spec in {_listed(dtypes)}{but}."
-        )
-
-    @property
-    def _advice(self) -> str:
-        """What would prove more, where less is declared than was to be proved."""
-        left = Counter(
-            result.reason or ""
-            for result in self.results
-            if result.last
-            and result.status == Status.UNSUPPORTED
-            and (result.cell.subject.id, result.cell.profile, result.cell.dtype) in self.undecided
-        )
-        narrow = {word for key in self.undecided for word in self.only(key[0])}
-        remedies = list[str]()
-        outside = [word for word in left if word in narrow]
-        lacking = [word for word in left if word in SUPPORTS]
-        if outside:
-            count = sum(left[word] for word in outside)
-            remedies.append(
-                f"taking more than `only` says ({count} results lie outside: {', '.join(outside)})"
-            )
-        if lacking:
-            count = sum(left[word] for word in lacking)
-            words = ", ".join(f'"{word}"' for word in sorted(lacking))
-            remedies.append(f"{words} in `supports` ({count} results need that)")
-        if not remedies:
-            return ""
-        remedies.append("naming in `profiles` only what is offered")
-        return f"What would prove more: {', or '.join(remedies)}."
+        """The verdict in one sentence, or in two of a part of a run."""
+        return f"{self.conclusion.word}: {self.said}"
 
     def only(self, subject: str) -> tuple[str, ...]:
         """What a subject takes alone, in the words that are the reasons for what it is not asked.
@@ -227,33 +190,10 @@ class Report:
         """Profiles that some subject offers."""
         return tuple(dict.fromkeys(r.cell.profile for r in self.results if r.offered))
 
-    def _what(self) -> str:
-        """What was found to be the same: by name, unless it is all there is."""
-        covered = dict[str, dict[str, None]]()
-        for r in self.results:
-            if r.decisive:
-                covered.setdefault(r.cell.subject.id, {})[r.cell.profile] = None
-        found = summed_up(dict.fromkeys(p for profiles in covered.values() for p in profiles))
-        if len({tuple(profiles) for profiles in covered.values()}) > 1:
-            return f"{_listed(found)}, each where it offers them,"
-        return _listed(found)
-
-    def _coarser(self) -> bool:
-        """Whether a subject that passed declares coarser formats than its dtype has by default."""
-        passed = {(r.cell.subject, r.cell.dtype) for r in self.results if r.decisive}
-        return any(
-            entry.arithmetic(dtype).truncates
-            or FORMATS[getattr(entry.arithmetic(dtype), field)].precision
-            < FORMATS[getattr(Arithmetic.for_dtype(dtype), field)].precision
-            for entry in self.roster.entries
-            for dtype in entry.dtypes
-            if (entry.subject, dtype) in passed
-            for field in ("storage", "operands", "accumulation", "elementwise", "scores")
-        )
-
     def to_json(self) -> dict[str, Any]:
         """Totals as plain values; the results themselves are in the record's form."""
         return {
+            "conclusion": self.conclusion.word,
             "sentence": self.sentence,
             "exit_status": self.exit_status,
             **({"shard": str(self.shard), "whole": self.whole} if self.shard else {}),
@@ -275,11 +215,3 @@ class Report:
         from qkvac.records.summary import plain
 
         return plain(self)
-
-
-def _listed(words: Iterable[str]) -> str:
-    """Words joined as in a sentence; long lists end in a number."""
-    words = list(words)
-    if len(words) > MOST:
-        words = [*words[: MOST - 1], f"{len(words) - MOST + 1} more"]
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -17,7 +17,7 @@ from qkvac.checks.findings import listed
 from qkvac.diagnosis.failures import blocks
 from qkvac.records.deviations import Deviation
 from qkvac.records.tables import tables
-from qkvac.records.words import FAILED, NOT_PROVED, PASSED, summed_up
+from qkvac.records.words import NOT_PROVED, summed_up
 from qkvac.spec.attention import Arithmetic
 from qkvac.spec.verdicts import statuses
 from qkvac.targets.declaration import DEFAULT_CONVENTIONS
@@ -61,8 +61,7 @@ def show(report: Report, console: Terminal) -> None:
     if hidden:
         console.print(f"\n… and {hidden} more kinds of failure; --record FILE keeps them all")
     console.print()
-    style = {PASSED: "bold green", FAILED: "bold red"}.get(report.exit_status, "bold yellow")
-    console.print(Text(visible(report.sentence), style=style))
+    console.print(Text(visible(report.sentence), style=report.conclusion.style))
     console.print(Text(f"{_counted(report)} {NOT_PROVED}", style="dim"))
 
 

@@ -15,6 +15,22 @@ NOT_PROVED: Final = (
     "A pass proves nothing about shapes that were not run, about dropout in training, or speed."
 )
 
+MOST: Final = 4
+"""Names that a sentence lists."""
+
+
+def some(words: Iterable[str]) -> str:
+    """Words joined as in a sentence; long lists end in a number."""
+    words = list(words)
+    if len(words) > MOST:
+        words = [*words[: MOST - 1], f"{len(words) - MOST + 1} more"]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """A number and what it counts: 1 cell, 2,000 cells; `nouns` where an s is not enough."""
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+
 
 def summed_up(
     profiles: Iterable[str], words: tuple[str, str] = ("attention", "gradients")
