@@ -19,11 +19,12 @@ import pytest
 
 from qkvac.cells import Result, Status, Subject
 from qkvac.engine.engine import Engine
+from qkvac.execution import survey as survey_module
 from qkvac.execution.survey import survey
 from qkvac.isolation import slots
 from qkvac.isolation.channel import is_out_of_memory
 from qkvac.isolation.slots import PLACES, Slot
-from qkvac.subjects import registry, roster
+from qkvac.subjects import registry
 from qkvac.subjects.roster import Entry, wanted
 from qkvac.subjects.selection import Options, Selection
 from qkvac.targets.arrays import first_line
@@ -64,7 +65,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(chosen: registry.Backend, *_: Any) -> tuple[str, ...]:
         return FOUND if chosen.name == "torch" else ("cpu",)
 
-    monkeypatch.setattr(roster, "_devices", found)
+    monkeypatch.setattr(survey_module, "_devices", found)
     monkeypatch.setattr(registry, "accelerators", lambda: True)
     monkeypatch.setattr(registry.Backend, "lacking", ())
 
