@@ -205,7 +205,8 @@ def test_working_precision_is_restored() -> None:
 def test_nothing_is_certified_where_subnormals_are_flushed() -> None:
     script = """
 import numpy, torch
-from qkvac.spec.enclosures import enclosure, equations
+from qkvac.spec.enclosures import enclosure
+from qkvac.spec.grammar import equations
 if not torch.set_flush_denormal(True):
     print("refused")
 else:
