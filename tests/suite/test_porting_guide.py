@@ -1,8 +1,8 @@
 """The guide to porting: its files are written, its commands run, its outputs looked for.
 
 A block of Python that begins with `# name.py` is that file. A command exits with 0, or with the
-status that a comment behind it names. Lines of a block of text stand in the output of the command
-before it, apart from spaces and the ends of lines.
+status that a comment behind it names. Lines of a block of text are lines of the output of the
+command before it, as they are. What the README shows of a port is the same.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "porting.md"
+README = ROOT / "README.md"
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STATUS = re.compile(r"# exit status (\d)$")
@@ -32,9 +33,9 @@ NEEDS = {"cc ": shutil.which("cc"), "my_model": find_spec("onnx")}
 """What a command needs, by what it contains."""
 
 
-def blocks() -> Iterator[tuple[str, str]]:
-    """Language and text of the guide's blocks, in order."""
-    return ((found[1], found[2]) for found in BLOCK.finditer(GUIDE.read_text(encoding="utf-8")))
+def blocks(file: Path = GUIDE) -> Iterator[tuple[str, str]]:
+    """Language and text of a file's blocks, in order."""
+    return ((found[1], found[2]) for found in BLOCK.finditer(file.read_text(encoding="utf-8")))
 
 
 def missing() -> str:
@@ -64,7 +65,7 @@ def test_the_guide_does_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "qkvac").symlink_to(ROOT)
     folder = tmp_path / "work"
     folder.mkdir()
-    output = ""
+    output, outputs = "", list[str]()
     counts = dict.fromkeys(("sh", "python", "text"), 0)
     for language, text in blocks():
         counts[language] += 1
@@ -75,9 +76,21 @@ def test_the_guide_does_what_it_says(tmp_path: Path) -> None:
             for line in text.splitlines():
                 output = execute(line, folder)
         else:
+            printed = [line.rstrip() for line in output.splitlines()]
             for line in text.splitlines():
-                assert "".join(line.split()) in "".join(output.split()), f"{line}\n{output}"
+                assert line in printed, f"{line}\n{output}"
+                outputs.append(output)
     assert min(counts.values()) > 3
+    shown = [text for language, text in blocks(README) if language == "text"]
+    assert shown
+    for text in shown:
+        assert any(text in output for output in outputs)
+
+
+def test_the_port_of_the_readme_is_the_first_of_the_guide() -> None:
+    (port,) = (text for _, text in blocks(README) if "def attention(X" in text)
+    first = next(text for language, text in blocks() if language == "python")
+    assert f"# my_port.py\n{port}" == first
 
 
 def test_the_guide_names_every_status_and_grade() -> None:

@@ -237,6 +237,27 @@ def test_a_failure_says_what_where_how_much_and_how_to_see_it_again() -> None:
         assert part in text
 
 
+def test_a_failure_is_broken_at_words_and_its_command_is_not() -> None:
+    long = replace(FAILURE, reason="lies " * 30, diagnosis="equals the result with " * 9)
+    text = explain(long, [long], 60)
+    (again,) = (line for line in text.splitlines() if line.startswith("    again:"))
+    assert again.endswith(command(long))
+    assert all(len(line) <= 60 for line in text.splitlines() if line != again)
+    words = "".join(explain(long, [long]).split())
+    assert "".join(text.split()) == words
+    narrow = plain(Report((long,)), 60)
+    assert all(len(line) <= 60 for line in narrow.splitlines() if "again:" not in line)
+
+
+def test_what_never_answered_is_of_no_quantity_and_said_once() -> None:
+    error = result("Q", Status.ERROR, reason="TypeError: no", detail="TypeError: no\n")
+    assert explain(error).splitlines()[:2] == [
+        "my_port@cpu · float32 · attention/normal/6x3x2: error",
+        "    TypeError: no",
+    ]
+    assert explain(error).count("TypeError") == 1
+
+
 def test_the_command_names_backend_device_and_draws() -> None:
     text = command(result(subject=TORCH, case="normal/6x3x2/s3"))
     assert text == (

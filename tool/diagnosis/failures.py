@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Final
 
@@ -18,26 +19,47 @@ from qkvac.texts import visible
 SHOWN: Final = 6
 """Groups of failures that a summary spells out."""
 TRACEBACK_LINES: Final = 12
+INDENT: Final = "    "
 FIRST: Final = ("unchanged", "repeat", "state", "environment")
 """Checks whose failures stand first: values of such a port depend on more than its inputs."""
 
 
-def explain(result: Result, others: Sequence[Result] = ()) -> str:
-    """A block of lines about a failure; `others` failed in the same way in other cases."""
+def explain(result: Result, others: Sequence[Result] = (), width: int = 0) -> str:
+    """A block of lines about a failure; `others` failed in the same way in other cases.
+
+    Sentences are broken at words where a `width` is given; what is copied from it stays whole.
+    """
     cell = result.cell
-    head = f"{cell.subject.id} · {cell.dtype} · {cell.case} · {cell.quantity}: {what(result)}"
-    lines = [result.reason, worst(result), result.diagnosis, _precision(result)]
+    # Without an answer, it is of none of the quantities.
+    about = () if result.status in Status.UNANSWERED else (cell.quantity,)
+    where = " · ".join((cell.subject.id, cell.dtype, cell.case, *about))
+    told = [result.reason, worst(result), result.diagnosis, _precision(result)]
     if others:
         cases = ", ".join(other.cell.case.partition("/")[2] for other in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-        lines.append(f"alike in {cases}{more}")
-    lines += _tail(result.detail) if result.status != Status.FAILED else []
-    lines.append(f"again: {command(result)}")
-    text = [head, *(f"    {line}" for line in lines if line)]
+        told.append(f"alike in {cases}{more}")
+    lines = _broken(f"{where}: {what(result)}", width, "")
+    lines += (line for text in told if text for line in _broken(text, width, INDENT))
+    lines += _tail(result) if result.status != Status.FAILED else ()
+    lines.append(f"{INDENT}again: {command(result)}")
     if result.status == Status.FAILED and result.detail:
         # At the left margin, so that it can be pasted.
-        text += ["    or with NumPy alone:", "", *result.detail.splitlines()]
-    return visible("\n".join(text))
+        lines += [f"{INDENT}or with NumPy alone:", "", *result.detail.splitlines()]
+    return visible("\n".join(lines))
+
+
+def _broken(text: str, width: int, indent: str) -> list[str]:
+    """A sentence as lines that are not longer than `width`; as one where that is 0."""
+    if not width:
+        return [f"{indent}{text}"]
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def groups(failures: Iterable[Result]) -> list[list[Result]]:
@@ -53,7 +75,7 @@ def groups(failures: Iterable[Result]) -> list[list[Result]]:
     return list(found.values())
 
 
-def blocks(failures: Iterable[Result], most: int = SHOWN) -> tuple[list[str], int]:
+def blocks(failures: Iterable[Result], most: int = SHOWN, width: int = 0) -> tuple[list[str], int]:
     """Blocks for the first groups of failures, and how many groups are left."""
     # What a call does to its surroundings explains what else is wrong.
     found = sorted(groups(failures), key=lambda group: group[0].cell.quantity not in FIRST)
@@ -61,7 +83,7 @@ def blocks(failures: Iterable[Result], most: int = SHOWN) -> tuple[list[str], in
     for group in found[:most]:
         first = telling(group)
         rest = {r.cell.case: r for r in group if r.cell.case != first.cell.case}
-        shown.append(explain(first, list(rest.values())))
+        shown.append(explain(first, list(rest.values()), width))
     return shown, len(found) - len(shown)
 
 
@@ -133,9 +155,11 @@ def _precision(result: Result) -> str | None:
     return None
 
 
-def _tail(detail: str | None) -> list[str]:
-    if not detail:
-        return []
-    lines = detail.rstrip().splitlines()
+def _tail(result: Result) -> Iterator[str]:
+    """The end of a traceback, or of what was printed, unless the reason has said it all."""
+    lines = (result.detail or "").rstrip().splitlines()
+    if not lines or lines == [result.reason]:
+        return
     cut = ["…"] if len(lines) > TRACEBACK_LINES else []
-    return [f"| {line}" for line in [*cut, *lines[-TRACEBACK_LINES:]]]
+    for line in (*cut, *lines[-TRACEBACK_LINES:]):
+        yield f"{INDENT}| {line}"

@@ -45,7 +45,7 @@ def to_text(found: Comparison) -> str:
         if change.new is not None
     ]
     if failures:
-        shown, hidden = blocks(failures)
+        shown, hidden = blocks(failures, width=WIDTH)
         more = [f"… and {hidden} more kinds of failure"] if hidden else []
         parts.append("\n\n".join([_title(found, NEW_FAILURE), *shown, *more]))
     for kind in (LOST, HIDDEN, EXCUSED):

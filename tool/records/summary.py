@@ -54,7 +54,7 @@ def show(report: Report, console: Terminal) -> None:
         console.print(Text(visible(text), style="dim"))
     for text in report.warnings:
         console.print(Text(visible(f"warning: {text}"), style="yellow"))
-    shown, hidden = blocks(report.failures)
+    shown, hidden = blocks(report.failures, width=console.width)
     for block in shown:
         console.print()
         console.print(Text(block), soft_wrap=True)
