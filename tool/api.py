@@ -55,6 +55,10 @@ def check(
     Raises UsageError where an argument makes no sense or the port cannot be loaded, and
     KeyboardInterrupt.
     """
+    lists = {"profiles": profiles, "dtypes": dtypes, "devices": devices, "cases": cases}
+    for name, given in lists.items():
+        if isinstance(given, str):
+            raise UsageError(f"{name}={given!r} is a text and has to be a list: [{given!r}]")
     files = [spec] if isinstance(spec, str | os.PathLike) else spec
     use([os.fspath(file) for file in files])
     resident = None
@@ -99,8 +103,13 @@ def check(
 def assert_conforms(port: object, **options: Any) -> None:
     """Checks a port; raises AssertionError, with the summary, unless it passes decisively.
 
-    The options are those of `check`.
+    The options are those of `check`, as keywords: `profile`, `spec`, `declare`, `profiles`,
+    `dtypes=["float32"]`, `devices`, `cases=["normal/*"]`, `tier`, `seeds`, `secret`, `entropy`,
+    `strict`, `workers`, `timeout`, `memory`, `record` and `known_deviations`. Raises UsageError
+    where `check` does.
     """
+    # pytest leaves this frame out, so that the summary is all that a failing test shows.
+    __tracebackhide__ = True
     report = check(port, **options)
     if not report.passed:
         raise AssertionError(f"{report.sentence}\n\n{report}")

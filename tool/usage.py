@@ -15,14 +15,17 @@ class UsageError(Exception):
     """
 
 
-def unknown(kind: str, word: str, known: Iterable[str], listed_by: str = "") -> UsageError:
+def unknown(
+    kind: str, word: str, known: Iterable[str], listed_by: str = "", near: Iterable[str] = ()
+) -> UsageError:
     """What to raise for a name that does not exist, with the nearest one that does.
 
-    `listed_by` is the command that lists the names where there are many.
+    `listed_by` is the command that lists the names where there are many, `near` what is meant
+    where that is no matter of spelling.
     """
     names = list(known)
     word = short(word)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    near = list(near) or difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
     listed = f"known: {', '.join(names) or 'none'}"
     if listed_by:

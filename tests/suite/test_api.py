@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 import qkvac
 from qkvac.isolation import fpenv
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, write
+from qkvac.usage import UsageError
 
 QUICK: dict[str, Any] = {"cases": [SMALL], "dtypes": ["float32"]}
 
@@ -72,6 +74,18 @@ def test_a_wrong_loaded_port_does_not_conform() -> None:
         qkvac.assert_conforms(doubled, profile="attention", **QUICK)
     again = f"again: qkvac.check(doubled, cases=['attention/{SMALL}'], dtypes=['float32'])"
     assert again in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["dtypes", "cases", "profiles", "devices"])
+def test_a_text_is_no_list(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name}='float32' is a text .*: \['float32'\]"):
+        qkvac.assert_conforms(doubled, **{name: "float32"})
+
+
+def test_the_options_are_documented_where_they_are_asked_for() -> None:
+    text = qkvac.assert_conforms.__doc__ or ""
+    options = list(inspect.signature(qkvac.check).parameters)[1:]
+    assert [name for name in options if f"`{name}" not in text] == []
 
 
 def test_it_is_called_here_and_judged_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

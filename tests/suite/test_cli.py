@@ -69,7 +69,7 @@ def test_a_wrong_port_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     port = write(tmp_path, WRONG)
     status, out, err = command(capsys, "check", port, "--case", SMALL, "--dtype", "float32")
     assert (status, err) == (1, "")
-    assert "C: failed, bound, around the true value" in out
+    assert "C: failed, bound, around the true value" in " ".join(out.split())
     assert f"again: qkvac check {port} --case attention/{SMALL} --dtype float32" in out
     assert "DEVIATES: my_port@cpu deviates from the spec in C." in out
 
@@ -226,6 +226,11 @@ def test_a_damaged_cache_is_a_warning(
         (("run", "--backend", "trch"), "did you mean torch?"),
         (("run", "--dtype", "float23"), "did you mean float32?"),
         (("run", "--case", "norml/6x3x2"), "`qkvac cases` lists all"),
+        (("run", "--case", "normal"), "did you mean 'normal/*'?"),
+        (("run", "--case", "attention/lookp/*"), "did you mean 'lookup/*'?"),
+        (("run", "--profile", "mha"), "did you mean multi_head_attention?"),
+        (("run", "--profile", "sdpa"), "did you mean scaled_dot_product_attention?"),
+        (("show", SMALL, "--declare", "arithmetic.softmx=fused"), "did you mean 'softmax'?"),
         (("run", "--profile", "attenton"), "did you mean attention?"),
         (("run", "--device", "cpuu", "-b", "numpy"), "did you mean cpu?"),
         (("run", "--tier", "huge"), "'full'"),
@@ -307,6 +312,27 @@ def test_show_prints_a_case(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # --- the process -----------------------------------------------------------------------------
+
+
+def test_show_has_the_bounds_of_what_is_declared(capsys: pytest.CaptureFixture[str]) -> None:
+    bounds = {}
+    for words in ((), ("--declare", "arithmetic.accumulation=float16")):
+        shown = ("show", "normal/6x3x2", "--dtype", "float32", *words)
+        _, out, _ = command(capsys, *shown)
+        accumulated = "float16" if words else "float32"
+        assert f"bounds of what is declared: float32 accumulates in {accumulated}" in out
+        _, out, _ = command(capsys, *shown, "--format", "json")
+        bounds[words] = json.loads(out)["quantities"]["Q"]["bound"][0][0]
+    assert bounds["--declare", "arithmetic.accumulation=float16"] > 1000 * bounds[()]
+
+
+def test_help_is_not_cut_and_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for group in ((), ("report",)):
+        _, out, _ = command(capsys, *group, "--help")
+        assert "..." not in out.partition("Commands:")[2]
+    for name in ("run", "check", "show"):
+        _, out, _ = command(capsys, name, "--help")
+        assert f"\n  qkvac {name} " in out
 
 
 def test_spec_shows_every_variant_and_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:

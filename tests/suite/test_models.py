@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from qkvac.cli.main import main
+from qkvac.engine.engine import Engine
+from qkvac.subjects.selection import Options, Selection
 from qkvac.targets.models import load
 from qkvac.targets.ports import PortError
 from qkvac.tests.suite.engine_ports import MAIN, SMALL, run, statuses
@@ -133,6 +135,18 @@ def test_shapes_that_a_model_does_not_take_are_unsupported(
     small = [result for result in results if SMALL in result["cell"]]
     assert {(r["status"], r["reason"]) for r in small} == {("unsupported", "shape")}
     assert "passed" in {result["status"] for result in results}
+
+
+def test_a_model_says_what_it_is_made_for(tmp_path: Path) -> None:
+    port = model(tmp_path, sizes=(33, 20, 7))
+    with Engine(Selection(port=port, cases=(MAIN,)), Options()) as engine:
+        notes = engine.roster.notes
+    assert any(
+        "it takes X[33, 20], Wq[20, 7], Wk[20, 7], Wv[20, 7] alone; export it with dynamic" in note
+        for note in notes
+    )
+    with Engine(Selection(port=model(tmp_path), cases=(MAIN,)), Options()) as engine:
+        assert not any("dynamic axes" in note for note in engine.roster.notes)
 
 
 def test_a_symbol_stands_for_one_size(tmp_path: Path) -> None:

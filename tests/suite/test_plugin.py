@@ -231,9 +231,12 @@ def test_ids_are_readable(pytester: pytest.Pytester) -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_a_wrong_port_fails_and_says_how_to_see_it_again(pytester: pytest.Pytester) -> None:
-    wrong = PORT.replace("** 0.5", "** 0.25")
-    result = run_port(pytester, port=wrong)
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_a_wrong_port_fails_and_says_how_to_see_it_again(
+    pytester: pytest.Pytester, workers: tuple[str, ...]
+) -> None:
+    wrong = PORT.replace("** 0.5", "** 1.0")
+    result = run_port(pytester, *workers, "--qkvac-record", "r.jsonl", port=wrong)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     outcomes = result.parseoutcomes()
     assert outcomes["failed"] >= 1
@@ -241,11 +244,21 @@ def test_a_wrong_port_fails_and_says_how_to_see_it_again(pytester: pytest.Pytest
     result.stdout.fnmatch_lines(
         [
             "*A: failed*",
+            "*C equals the result with *",
             "*again: qkvac check port_of_mine.py *worked-example/6x3x2 *float32*",
             "*DEVIATES: port_of_mine@cpu *A*C*",
         ]
     )
     assert not any("Traceback" in line for line in result.outlines)
+    shown = result.outlines.index(next(line for line in result.outlines if "= FAILURES" in line))
+    summary = next(n for n, line in enumerate(result.outlines) if "= qkvac =" in line)
+    told = [n for n, line in enumerate(result.outlines) if "C equals the result with" in line]
+    assert any(shown < n < summary for n in told), "each failure says it"
+    assert any(n > summary for n in told)
+    record = (pytester.path / "r.jsonl").read_text(encoding="utf-8").splitlines()
+    failed = [line for line in map(json.loads, record) if line.get("status") == "failed"]
+    assert failed
+    assert all("C equals the result with" in line["diagnosis"] for line in failed)
 
 
 def test_nothing_proved_is_an_exit_status_of_its_own(pytester: pytest.Pytester) -> None:

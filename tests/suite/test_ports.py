@@ -63,6 +63,12 @@ def test_gradients_follow_the_signature() -> None:
         assert sdpa.returned(arguments) == sdpa.returns
 
 
+def test_what_is_no_python_file_may_be_a_program(tmp_path: Path) -> None:
+    (tmp_path / "program").write_text("#!/bin/sh\n", encoding="utf-8")
+    with pytest.raises(PortError, match=r"is not a Python file; .*: qkvac check -- .*/program"):
+        load(str(tmp_path / "program"))
+
+
 def test_a_file_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "helper_of_port.py").write_text("WIDTH = 3\n")
     source = (
@@ -191,6 +197,13 @@ def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
         pytest.param("raise KeyboardInterrupt\n", "KeyboardInterrupt", id="interrupt"),
         pytest.param("def atention(): pass\n", "`atention`, did you mean `attention`", id="near"),
         pytest.param("class Attention: pass\n", "found `Attention`, did you mean", id="class"),
+        pytest.param("def self_attention(): pass\n", "`self_att.*mean `attention`", id="words"),
+        pytest.param("def mha(): pass\n", "`mha`, did you mean `multi_head_attention`", id="mha"),
+        pytest.param(
+            "class Layer:\n    def attention(self): pass\n",
+            r"class `Layer` has `attention`, check .*my_port\.py:Layer",
+            id="method",
+        ),
         pytest.param("attention = 3\n", "`attention` is of type int, not a function", id="number"),
         pytest.param("def f(): pass\n", "looked for attention, dot_product_attention", id="none"),
         pytest.param(GOOD + "QKVAC = ['float32']\n", "QKVAC is of type list", id="list"),

@@ -146,7 +146,15 @@ def cli(context: click.Context) -> None:
 )
 @shared
 def run(backends: tuple[str, ...], **given: Any) -> int:
-    """Run every installed backend in all modes, devices and dtypes: the matrix."""
+    """Run the matrix: every installed backend.
+
+    In all modes, devices and dtypes.
+
+    \b
+    qkvac run --profile attention
+    qkvac run -b torch/compile --dtype float16 --case 'hot/*' --record run.jsonl
+    qkvac run --report results
+    """
     from qkvac.cli.running import run_cells
 
     return run_cells(backends=backends, port=None, **given)
@@ -179,17 +187,24 @@ class PortCommand(click.Command):
 @declared
 @shared
 def check(port: str, **given: Any) -> int:
-    """Check one PORT: file.py or package.module with a function `attention(X, Wq, Wk, Wv)`.
+    """Check one port.
 
-    It takes NumPy arrays X[n, d] and W[d, c] and returns Q, K, V, A and C: in a dict, in a tuple,
-    or C alone. After a colon may stand what is meant of a module, package.module:name: an object
-    that has the function, or the function itself.
+    PORT is file.py or package.module with a function `attention(X, Wq, Wk, Wv)`. It takes NumPy
+    arrays X[n, d] and W[d, c] and returns Q, K, V, A and C: in a dict, in a tuple, or C alone.
+    After a colon may stand what is meant of a module, package.module:name: an object that has the
+    function, or the function itself.
 
     A model.onnx has inputs and outputs of these names, and scores for Ω.
 
     A port in another language is a COMMAND after `--`. It is called with two folders besides: one
     with the inputs of every case in a safetensors file, one for its outputs in files of the same
     names, or in CASE.unsupported with the reason where it is not made for the inputs.
+
+    \b
+    qkvac check my_port.py
+    qkvac check my_port.py --dtype float32 --case 'normal/*'
+    qkvac check package.module:Layer --report results
+    qkvac check -- ./my_program --flag
     """
     from qkvac.cli.running import run_cells
 
@@ -220,10 +235,11 @@ def check(port: str, **given: Any) -> int:
 )
 @click.option("--with-expected", is_flag=True, help="Also write certified values and bounds.")
 def export(folder: Path, with_expected: bool, secret: bool, entropy: str, **given: Any) -> None:
-    """Write the cases as files to DIR, for a port in any language, on any machine.
+    """Write the cases as files to DIR.
 
-    One safetensors file for each case and dtype, and a manifest. A port writes files of the same
-    names that hold the quantities (scores stands for Ω), which `qkvac grade` judges.
+    For a port in any language, on any machine. One safetensors file for each case and dtype, and a
+    manifest. A port writes files of the same names that hold the quantities (scores stands for Ω),
+    which `qkvac grade` judges.
     """
     from qkvac.cli.exporting import export as write
     from qkvac.draw import entropy as drawn_from
@@ -238,8 +254,9 @@ def export(folder: Path, with_expected: bool, secret: bool, entropy: str, **give
 @declared
 @shared
 def grade(folder: Path, outputs: Path, **given: Any) -> int:
-    """Judge the OUTPUTS that a port wrote for what was exported to DIR.
+    """Judge what a port wrote for exported cases.
 
+    OUTPUTS are the files that it wrote for what was exported to DIR.
     All that was exported is judged, whatever --tier, --seeds and --secret say. What the port
     declares is read from port.toml in OUTPUTS.
     """
@@ -258,7 +275,10 @@ def grade(folder: Path, outputs: Path, **given: Any) -> int:
 @equations
 @click.option("--profile", "profiles", multiple=True, help="A function to write (attention).")
 def new(file: Path, profiles: tuple[str, ...]) -> None:
-    """Write a port to fill in to FILE.py, or a declaration to port.toml."""
+    """Write a port to fill in.
+
+    To FILE.py, or a declaration to port.toml.
+    """
     from qkvac.cli.skeleton import write
 
     click.echo(write(file, profiles))
@@ -269,8 +289,9 @@ def new(file: Path, profiles: tuple[str, ...]) -> None:
 @equations
 @click.option("--format", "form", type=click.Choice(["text", "latex", "json"]), default="text")
 def spec(profile: str | None, form: str) -> None:
-    """Print the equations of a PROFILE, its shapes and its conventions.
+    """Print the equations of a PROFILE.
 
+    Its shapes and its conventions, too.
     Without one, of `attention`, or of the first that --spec declares.
     """
     from qkvac.cli.showing import spec_text
@@ -282,7 +303,10 @@ def spec(profile: str | None, form: str) -> None:
 @equations
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def backends(form: str) -> None:
-    """List the backends, what each offers, and why one cannot run here."""
+    """List the backends, and what each offers.
+
+    Also why one cannot run here.
+    """
     from qkvac.cli.showing import show_backends
 
     show_backends(form)
@@ -304,12 +328,20 @@ def cases(profiles: tuple[str, ...], cases: tuple[str, ...], form: str) -> None:
 @click.argument("case")
 @equations
 @click.option("--dtype", help="Default: the widest that the case is for.")
+@declared
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
-def show(case: str, dtype: str | None, form: str) -> None:
-    """Show a CASE: its inputs, the certified values, the bounds, and what is exact."""
+def show(case: str, dtype: str | None, declare: tuple[str, ...], form: str) -> None:
+    """Show a CASE: inputs, certified values, bounds.
+
+    Also what is exact. The bounds are those of a port that declares nothing, or --declare.
+
+    \b
+    qkvac show normal/2x3x5 --dtype float16
+    qkvac show normal/2x3x5 --declare arithmetic.softmax=fused
+    """
     from qkvac.cli.showing import show_case
 
-    show_case(case, dtype, form)
+    show_case(case, dtype, form, declare)
 
 
 @cli.command()
@@ -318,7 +350,10 @@ def show(case: str, dtype: str | None, form: str) -> None:
 @click.option("--profile", help="Its faults, and every first-order change of its equations.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 def faults(name: str | None, profile: str | None, form: str) -> None:
-    """List the faults that the suite is tested with and diagnoses, or show the fault NAME."""
+    """List the faults that are recognised.
+
+    The suite is tested with them, and diagnoses them. NAME shows one of them.
+    """
     from qkvac.cli.catalogue import show_faults
 
     show_faults(name, form, profile)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,13 +13,14 @@ import numpy as np
 from qkvac.cli.ledger import ledger
 from qkvac.spec.attention import CONVENTIONS, SPEC_VERSION, Arithmetic
 from qkvac.spec.cases.catalogue import Case, cases, profiles_with_cases
+from qkvac.spec.conventions import of_values
 from qkvac.spec.profile import Profile
 from qkvac.spec.registry import known_profiles, usual_profile
 from qkvac.spec.symbolic import text
 from qkvac.spec.verdicts.verdict import Question
 from qkvac.subjects.registry import Backend, backends
 from qkvac.subjects.selection import Selection, find_case
-from qkvac.targets.declaration import DTYPES
+from qkvac.targets.declaration import DTYPES, DeclarationError, load, parse
 from qkvac.targets.ports import known_functions
 from qkvac.usage import UsageError, unknown
 
@@ -174,21 +176,30 @@ def _case(case: Case) -> dict[str, Any]:
 # --- one case ------------------------------------------------------------------------------
 
 
-def show_case(id: str, dtype: str | None, form: str) -> None:
-    """Inputs, certified values and bounds of a case; raises UsageError for an unknown one."""
+def show_case(id: str, dtype: str | None, form: str, declare: Sequence[str] = ()) -> None:
+    """Inputs, certified values and bounds of a case, those of a port that declares `declare`.
+
+    Raises UsageError for an unknown case, and for what cannot be declared.
+    """
     case = _found(id)
     if dtype is None:
         dtype = case.dtypes[0]
     elif dtype not in case.dtypes:
         raise unknown(f"dtype for {case.id}", dtype, case.dtypes)
-    model = Arithmetic.for_dtype(dtype, {"softmax": "shifted, divided"})
-    question = Question(case, dtype, model)
+    try:
+        declared = parse(load(assignments=declare), source="--declare")
+    except DeclarationError as error:
+        raise UsageError(str(error)) from error
+    model = Arithmetic.for_dtype(dtype, declared.arithmetic(dtype, "default", "cpu"))
+    question = Question(case, dtype, model, conventions=of_values(declared.conventions))
     shown = {name: _quantity(question, name) for name in case.quantities}
     if form == "json":
         inputs = {name: _wide(array) for name, array in question.inputs.items()}
         values = {"inputs": inputs, "quantities": shown}
         click.echo(json.dumps({**_case(case), "dtype": dtype, **_listed(values)}))
         return
+    from qkvac.records.summary import model_words
+
     sizes = ", ".join(f"{axis} = {size}" for axis, size in case.sizes.items())
     click.echo(f"{case.id}  {dtype}  ({sizes})\n{case.why}")
     if case.batch:
@@ -197,6 +208,7 @@ def show_case(id: str, dtype: str | None, form: str) -> None:
         click.echo("called with " + ", ".join(f"{k} = {v}" for k, v in case.attributes.items()))
     if case.layouts:
         click.echo("layouts: " + ", ".join(f"{k} {v}" for k, v in case.layouts.items()))
+    click.echo(f"bounds of what is declared: {model_words(model, dtype)}")
     for name, array in question.inputs.items():
         click.echo(f"\n{name} {list(array.shape)}\n{_array(_wide(array))}")
     for name, parts in shown.items():

@@ -56,7 +56,7 @@ records = click.argument("records", metavar="RECORD...", nargs=-1, required=True
 
 @click.group(epilog=EPILOG)
 def report() -> None:
-    """Merge and compare records, and publish them as pages and badges.
+    """Merge, compare and publish records.
 
     \b
     qkvac run --record new.jsonl

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from qkvac.cells import Cell, Result, Subject
+from qkvac.cells import Cell, Result, Status, Subject
 from qkvac.pytest_matrix import ROSTER
 from qkvac.spec.verdicts import statuses
 from qkvac.usage import UsageError
@@ -59,6 +59,10 @@ class Matrix:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.results = list[Result]()
+        self._own = list[Result]()
+        """Results of cells that ran in this process."""
+        self._failing = dict[str, pytest.TestReport]()
+        """Reports of cells that may be diagnosed, by the id of the cell."""
         self._outputs = list[dict[str, Any]]()
         """What every process that ran cells says about them as a whole."""
         self._recorder: Recorder | None = None
@@ -204,6 +208,7 @@ class Matrix:
 
     def settle(self, result: Result) -> None:
         """Ends a cell's test with the outcome that its status stands for."""
+        self._own.append(result)
         reason = f"{result.status}: {result.reason}" if result.reason else result.status
         outcome = statuses.named(result.status).outcome
         if outcome == "skipped":
@@ -277,7 +282,11 @@ class Matrix:
 
         result = from_json(json.loads(str(found)), self._subjects)
         self.results.append(result)
-        self._append(result)
+        if result.status == Status.FAILED:
+            # It is diagnosed once all is known, and recorded then.
+            self._failing[result.cell.id] = report
+        else:
+            self._append(result)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object) -> None:
@@ -289,8 +298,10 @@ class Matrix:
         if self._engine is not None and (self.worker or not self._distributes):
             if self._ahead is not None:
                 self._ahead.close()
+            diagnosed = self._diagnosed(session)
             self._engine.close()
             own = {
+                "diagnosed": diagnosed,
                 "starts": self._engine.starts,
                 "settings": dict(self._engine.settings),
                 "not_exercised": [d.source for d in self._engine.deviations.not_exercised],
@@ -304,6 +315,7 @@ class Matrix:
             return
         from qkvac.records.words import INDECISIVE
 
+        self._explain()
         self._close_record(session)
         if session.exitstatus == pytest.ExitCode.OK:
             if self._trouble:
@@ -318,6 +330,33 @@ class Matrix:
             if terminalreporter.verbosity > 0:
                 started = ", ".join(f"{id} {count}" for id, count in sorted(self.starts.items()))
                 terminalreporter.write_line(f"processes started: {started}")
+
+    def _diagnosed(self, session: pytest.Session) -> list[str]:
+        """The failures of this process with what is probably wrong, as JSON, but for a stopped run.
+
+        All cells of a subject run in one process, so that each has the evidence that there is.
+        """
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+            return []
+        found = self.engine.evidence.diagnosed(self._own)
+        return [to_property(r, detail=True) for r in found if r.status == Status.FAILED]
+
+    def _explain(self) -> None:
+        """Says in every failure what is probably wrong, and records it."""
+        from qkvac.records.record import from_json
+        from qkvac.records.report import explain
+
+        texts = [text for output in self._outputs for text in output["diagnosed"]]
+        found = [from_json(json.loads(text), self._subjects) for text in texts]
+        known = {result.cell.id: result for result in found}
+        self.results = [known.get(result.cell.id, result) for result in self.results]
+        for result in self.results:
+            report = self._failing.get(result.cell.id)
+            if report is None:
+                continue
+            if result.cell.id in known:
+                report.longrepr = explain(result)
+            self._append(result)
 
     def _open_record(self) -> None:
         """Raises pytest.UsageError, before anything runs, for any option that makes no sense."""
@@ -351,11 +390,12 @@ class Matrix:
             self._trouble += end_record(self._recorder, report, settings)
 
 
-def to_property(result: Result) -> str:
-    """A result as text, for the property of a test."""
+def to_property(result: Result, detail: bool = False) -> str:
+    """A result as text, for the property of a test, or with its longer text."""
     from qkvac.records.record import to_json
 
-    return json.dumps(to_json(result), ensure_ascii=False)
+    longer = {"detail": result.detail} if detail and result.detail else {}
+    return json.dumps({**to_json(result), **longer}, ensure_ascii=False)
 
 
 def brief(found: str) -> str:

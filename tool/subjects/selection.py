@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from qkvac.spec.cases.catalogue import Case, cases, find, known_ids, profiles_wi
 from qkvac.spec.registry import remembered
 from qkvac.subjects import breadth
 from qkvac.targets.declaration import DTYPES
+from qkvac.targets.ports import nicknamed
 from qkvac.usage import UsageError, unknown
 
 TIERS: Final = ("default", "full")
@@ -62,7 +64,8 @@ class Selection:
                 raise unknown("dtype", dtype, DTYPES)
         for profile in self.profiles:
             if profile not in profiles_with_cases():
-                raise unknown("profile", profile, profiles_with_cases())
+                called = nicknamed(profile)
+                raise unknown("profile", profile, profiles_with_cases(), near=called)
         if self.tier not in TIERS:
             raise unknown("tier", self.tier, TIERS)
         if not 0 <= self.seeds <= DRAWS:
@@ -72,7 +75,7 @@ class Selection:
         known = [case.id for name in profiles_with_cases() for case in self._drawn(name)]
         for pattern in self.cases:
             if not any(_matches(id, pattern) for id in known):
-                raise unknown("case", pattern, known, "qkvac cases")
+                raise unknown("case", pattern, known, "qkvac cases", _families(pattern, known))
 
     def chosen(self, profile: str) -> Iterator[Case]:
         """Selected cases of a profile in the order of the spec, of every tier; draws follow."""
@@ -90,6 +93,16 @@ class Selection:
         if self.tier == "full":
             return True
         return case.tier == "default" and breadth.includes(shapes, case, dtype)
+
+
+def _families(pattern: str, known: Iterable[str]) -> list[str]:
+    """The pattern of the family of cases that a word may be meant for."""
+    families = dict.fromkeys(id.split("/")[1] for id in known)
+    word = pattern.rstrip("/*").rpartition("/")[2]
+    near = (
+        [word] if word in families else difflib.get_close_matches(word, families, n=1, cutoff=0.7)
+    )
+    return [f"'{family}/*'" for family in near]
 
 
 def _matches(id: str, pattern: str) -> bool:

@@ -87,9 +87,24 @@ def load(text: str) -> Port:
     # Several profiles take the same inputs, and a model does not say which of them it is.
     profile = usual_profile() if usual_profile() in functions else next(iter(functions))
     known = {name for f in functions for name in _returned(model, known_functions()[f]).values()}
-    notes = tuple(f"output {name!r} is no quantity" for name in model.outputs if name not in known)
+    notes = [f"output {name!r} is no quantity" for name in model.outputs if name not in known]
+    if profile != usual_profile():
+        notes.append(
+            f"its inputs are {', '.join(given.name for given in model.inputs)}: it is judged as "
+            f"{profile}; weights that a model holds have to be inputs of it"
+        )
+    fixed = [given for given in model.inputs if any(isinstance(n, int) for n in given.shape or ())]
+    if fixed:
+        shapes = ", ".join(f"{given.name}{_sizes(given)}" for given in fixed)
+        notes.append(f"it takes {shapes} alone; export it with dynamic axes to have all cases run")
     declaration = {"profiles": [profile], "dtypes": [DTYPES[types.pop()]]}
-    return Port(functions, declaration, notes, model.versions)
+    return Port(functions, declaration, tuple(notes), model.versions)
+
+
+def _sizes(given: Input) -> str:
+    """The shape of an input: `[6, d]`, a ? for what has no name."""
+    sizes = (str(size) if size not in (None, "") else "?" for size in given.shape or ())
+    return f"[{', '.join(sizes)}]"
 
 
 def _returned(model: Model, function: Function) -> dict[str, str]:

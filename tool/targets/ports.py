@@ -164,7 +164,9 @@ def _file_importer(text: str) -> Callable[[], ModuleType]:
         name = f"port_{name}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
-        raise PortError(f"{text} is not a Python file")
+        raise PortError(
+            f"{text} is not a Python file; a program stands after --: qkvac check -- {text}"
+        )
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path)]
 
@@ -225,10 +227,15 @@ def inspect(text: str, holder: object, module: object = None) -> Port:
         else:
             notes.append(f"`{name}` is of type {type(value).__name__}, not a function")
     for name in sorted(names - known_functions().keys()):
-        near = difflib.get_close_matches(name, known_functions(), n=1, cutoff=0.8)
-        value = _attribute(holder, name) if near and near[0] not in functions else None
-        if callable(value) and not _is_frameworks(value):
-            notes.append(f"found `{name}`, did you mean `{near[0]}`?")
+        value = None if name.startswith("__") else _attribute(holder, name)
+        if not callable(value) or _is_frameworks(value):
+            continue
+        inside = [n for n in known_functions() if callable(getattr(value, n, None))]
+        near = _near(name)
+        if isinstance(value, type) and inside and not functions:
+            notes.append(f"class `{name}` has `{inside[0]}`, check {text}:{name}")
+        elif near and near not in functions:
+            notes.append(f"found `{name}`, did you mean `{near}`?")
     if not functions:
         hint = f": {'; '.join(notes)}" if notes else ""
         raise PortError(
@@ -237,6 +244,26 @@ def inspect(text: str, holder: object, module: object = None) -> Port:
             "and each with _gradients)"
         )
     return Port(functions, declared_by(text, holder, module), tuple(notes))
+
+
+def _near(name: str) -> str:
+    """The function that a name may be meant for: by its words, its short name, or its letters."""
+    words = name.lower().split("_")
+    parts = [known for known in known_functions() if {*known.split("_")} <= {*words}]
+    if parts:
+        return max(parts, key=len)
+    near = nicknamed(name.lower())
+    near = near or difflib.get_close_matches(name, known_functions(), n=1, cutoff=0.8)
+    return near[0] if near else ""
+
+
+def nicknamed(word: str) -> list[str]:
+    """The profile that a short name, or the first letters of its words, stands for: sdpa, mha."""
+    return [
+        profile.name
+        for profile in known_profiles().values()
+        if word in (profile.short, "".join(part[0] for part in profile.name.split("_")))
+    ][:1]
 
 
 def declared_by(text: str, *holders: object) -> Mapping[str, Any]:
