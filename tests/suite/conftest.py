@@ -10,6 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,7 +26,8 @@ if find_spec("hypothesis"):
     settings.register_profile("repeatable", derandomize=True, deadline=None)
     settings.load_profile("repeatable")
 
-IMPORT = re.compile(rf"^(?:import|from) (?:{'|'.join(LIBRARIES)})\b", re.MULTILINE)
+HELPERS = re.compile(r"^from qkvac\.tests\.suite(?:\.(\w+))? import (\([^)]*\)|.+)$", re.MULTILINE)
+"""What a test takes from its neighbours: from a module, or modules themselves."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,4 +58,20 @@ def pytest_report_header() -> list[str]:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if not LIBRARIES or collection_path.suffix != ".py":
         return None
-    return True if IMPORT.search(collection_path.read_text(encoding="utf-8")) else None
+    return True if needs(collection_path, tuple(LIBRARIES)) else None
+
+
+@cache
+def needs(module: Path, libraries: tuple[str, ...]) -> bool:
+    """Whether a test, or a helper that it imports, imports one of some libraries."""
+    text = module.read_text(encoding="utf-8")
+    if re.search(rf"^(?:import|from) (?:{'|'.join(libraries)})\b", text, re.MULTILINE):
+        return True
+    names = {
+        name for one, several in HELPERS.findall(text) for name in NAME.findall(one or several)
+    }
+    helpers = (module.parent / f"{name}.py" for name in names if name != module.stem)
+    return any(needs(helper, libraries) for helper in helpers if helper.is_file())
+
+
+NAME = re.compile(r"\w+")

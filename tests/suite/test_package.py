@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import qkvac
+from qkvac.tests.suite.conftest import needs
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,6 +34,9 @@ else:
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"tool": "qkvac", "spec": "qkvac/spec", "backends": "qkvac/backends"}
 FRAMEWORKS = ("torch", "jax", "tensorflow")
+FILES = ("pyproject.toml", "README.md", "LICENSE")
+BESIDES = ("CHANGELOG.md", "MANIFEST.in", "action.yml", "conftest.py", "constraints.txt", "tox.ini")
+"""Files of the checkout that its tests need, and a distribution of the sources has, too."""
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "pyproject.toml").exists(), reason="needs a checkout, not an installed package"
@@ -49,6 +54,19 @@ def _without_frameworks(cls, name, path=None, target=None):
 
 importlib.machinery.PathFinder.find_spec = classmethod(_without_frameworks)
 """
+
+
+def test_what_a_helper_imports_is_needed_by_its_tests() -> None:
+    """Without the extra `dev` those tests are left out, and collecting goes on."""
+    folder = ROOT / "tests" / "suite"
+    users = [
+        path
+        for path in folder.glob("test_*.py")
+        if "\nfrom qkvac.tests.suite.multiprecision import" in path.read_text(encoding="utf-8")
+    ]
+    assert users
+    assert all(needs(path, ("mpmath",)) for path in users)
+    assert not needs(folder / "test_package.py", ("mpmath",))
 
 
 def run(
@@ -73,7 +91,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in (*FOLDERS, "tests"):
         shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
+    for file in FILES:
         shutil.copy(ROOT / file, source)
     pip = [sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--no-build-isolation"]
     run([*pip, "--no-index", "--wheel-dir", str(built), str(source)], built)
@@ -116,6 +134,26 @@ def test_the_wheel_holds_every_file_of_the_code_and_nothing_else(wheel: Path) ->
     assert found == expected
     assert {"qkvac/py.typed", "qkvac/records/known-deviations.toml"} <= found
     assert any(name.endswith(".schema.json") for name in found)
+
+
+def test_the_sources_are_distributed_with_what_their_tests_need(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77")
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns("__pycache__", "*.html", "*.gz")
+    for folder in (*FOLDERS, "tests", "docs"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
+    for file in (*FILES, *BESIDES):
+        shutil.copy(ROOT / file, source)
+    build = f"from setuptools.build_meta import build_sdist; build_sdist({str(tmp_path)!r})"
+    run([sys.executable, "-c", build], source)
+    (found,) = tmp_path.glob("qkvac-*.tar.gz")
+    with tarfile.open(found) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {*FILES, *BESIDES} <= names
+    for folder in (*FOLDERS, "tests", "docs"):
+        files = (path for path in (source / folder).rglob("*") if path.is_file())
+        left_out = {path.relative_to(source).as_posix() for path in files} - names
+        assert not [name for name in left_out if "egg-info" not in name]
 
 
 def test_the_metadata_names_extras_and_entry_points(installed: Path) -> None:

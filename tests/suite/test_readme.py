@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from qkvac.cells import Subject
+from qkvac.execution.plan import jobs_of
 from qkvac.spec.cases.catalogue import cases, profiles_with_cases
 from qkvac.spec.faults.catalogue import FAULTS
 from qkvac.spec.registry import known_profiles
 from qkvac.spec.verdicts.clauses import CLAUSES
 from qkvac.spec.verdicts.statuses import STATUSES
 from qkvac.subjects import breadth
+from qkvac.subjects.registry import backend
+from qkvac.subjects.roster import Entry
+from qkvac.subjects.selection import Selection
 from qkvac.targets.declaration import DTYPES
 from qkvac.tests.suite import variants
 from qkvac.tests.suite.known_reports import GRADIENTS, MASKS, OTHER, REST
@@ -62,6 +67,35 @@ def test_every_status_is_in_the_guide_as_it_is_defined() -> None:
     text = (README.parent / "docs" / "porting.md").read_text("utf-8")
     rows = [f"| {s.name} | {s.meaning} | {'yes' if s.fails else 'no'} |" for s in STATUSES]
     assert "\n".join(["| status | | fails |", "|---|---|---|", *rows, "", ""]) in text
+
+
+@pytest.mark.parametrize(
+    ("profiles", "words"),
+    [((), " of today's {} cells |"), (("attention",), " of today's {} cells of the profile")],
+    ids=["all", "attention"],
+)
+def test_the_numbers_of_cells_are_about_true(profiles: tuple[str, ...], words: str) -> None:
+    """As `qkvac run --list` counts them; they grow with every case."""
+    planned = [
+        len(job.cells)
+        for found in map(backend, ("numpy", "torch", "jax", "tensorflow"))
+        for mode in found.modes
+        if found.declaration.runs_on(mode, "cpu")
+        for entry in [
+            Entry(Subject(found.name, mode, "cpu"), found.raw, found.declaration.profiles, {})
+        ]
+        for dtype in entry.dtypes
+        for job in jobs_of(entry, dtype, Selection(profiles=profiles))[0]
+    ]
+    text = README.read_text("utf-8")
+    (stated,) = re.findall(re.escape(words).replace(r"\{\}", r"([\d,]+)"), text)
+    assert abs(sum(planned) / int(stated.replace(",", "")) - 1) < 0.1, sum(planned)
+
+
+def test_the_number_of_root_causes_is_that_of_the_findings() -> None:
+    findings = (README.parent / "docs" / "findings.md").read_text("utf-8")
+    (count,) = re.findall(r"have (\d+) distinct root causes", " ".join(findings.split()))
+    assert f" {count} root causes, most of them" in " ".join(README.read_text("utf-8").split())
 
 
 def test_the_numbers_of_faults_are_true() -> None:

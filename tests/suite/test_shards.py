@@ -207,6 +207,17 @@ def test_what_a_shard_offers_and_does_not_prove_is_said_by_it() -> None:
     assert report.exit_status == INDECISIVE
 
 
+def test_a_known_deviation_of_what_was_not_selected_is_not_missed() -> None:
+    every = Plan(jobs([entry("torch", "compile")]), {})
+    job = next(job for job in every.jobs if not job.status)
+    chosen = Plan(tuple(j for j in every.jobs if j.case.id != job.case.id), {})
+    name = job.entry.subject.name
+    about = Deviation(name, "bound", "r", "l", cases=(job.case.id,))
+    of_dtype = Deviation(name, "bound", "r", "l", dtype="bfloat16", cases=(job.case.id,))
+    assert due((about, of_dtype), every, every) == (about,)
+    assert due((about, of_dtype), chosen, chosen) == ()
+
+
 def test_a_known_deviation_of_another_shard_is_not_missed() -> None:
     whole = Plan(jobs([entry("torch", "compile"), entry("numpy"), entry("absent")]), {})
     here = split(whole, Shard(1, 2))

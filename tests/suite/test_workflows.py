@@ -169,8 +169,12 @@ def test_a_missing_python_fails_its_job() -> None:
 
 
 def test_environments_of_ci_are_environments_of_tox() -> None:
-    chosen = WORKFLOWS["ci.yml"]["jobs"]["checks"]["strategy"]["matrix"]["environment"]
+    matrix = WORKFLOWS["ci.yml"]["jobs"]["checks"]["strategy"]["matrix"]
+    chosen = [*matrix["environment"], *(more["environment"] for more in matrix["include"])]
     assert {*chosen, "libraries"} <= set(tox("list", "--no-desc"))
+    assert {"suite", "browser"} <= {*matrix["environment"]}
+    systems = {*matrix["system"], *(more["system"] for more in matrix["include"])}
+    assert systems == {"ubuntu-latest", "macos-latest"}, "what the README promises"
     run = [s["run"] for s in WORKFLOWS["ci.yml"]["jobs"]["libraries"]["steps"] if "env" in s]
     shards = WORKFLOWS["ci.yml"]["jobs"]["libraries"]["strategy"]["matrix"]["shard"]
     assert run == [f'tox run -e libraries -- --qkvac-shard "$SHARD/{len(shards)}"']

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qkvac.cells import Result, Status
 from qkvac.execution import costs
+from qkvac.spec.cases.catalogue import known_ids
 from qkvac.usage import UsageError
 
 if TYPE_CHECKING:
@@ -96,10 +97,30 @@ def assign(jobs: Iterable[Job], count: int) -> dict[Group, int]:
 
 
 def due(entries: Iterable[Deviation], here: Plan, whole: Plan) -> tuple[Deviation, ...]:
-    """Of known deviations that nothing met here, those that no other shard can meet either."""
+    """Of known deviations that nothing met here, those that are worth telling.
+
+    Not those that another shard can meet, nor those of cases or dtypes that were not selected.
+    """
     own = {group(job) for job in here.jobs}
     elsewhere = [job for job in whole.jobs if not job.status and group(job) not in own]
-    return tuple(known for known in entries if not any(_meets(known, job) for job in elsewhere))
+    asked = dict[str, set[tuple[str, str]]]()
+    for job in whole.jobs:
+        asked.setdefault(job.entry.subject.name, set()).add((job.dtype, job.case.id))
+    return tuple(
+        known
+        for known in entries
+        if _selected(known, asked) and not any(_meets(known, job) for job in elsewhere)
+    )
+
+
+def _selected(known: Deviation, asked: Mapping[str, set[tuple[str, str]]]) -> bool:
+    """Whether the selection leaves anything that an entry may be about, or nothing could."""
+    about = [pairs for name, pairs in asked.items() if fnmatch.fnmatchcase(name, known.backend)]
+    if not about:
+        return True
+    return any(known.speaks_of(*pair) for pairs in about for pair in pairs) or not any(
+        known.covers_case(id) for id in known_ids()
+    )
 
 
 def _meets(known: Deviation, job: Job) -> bool:

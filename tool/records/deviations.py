@@ -59,11 +59,14 @@ class Deviation:
         """Whether the entry speaks of this cell, in this run's environment."""
         cell = result.cell
         return (
-            _matches(cell.dtype, self.dtype)
+            self.speaks_of(cell.dtype, cell.case)
             and _matches(cell.quantity, self.quantity)
-            and self.covers_case(cell.case)
             and self.covers_subject(entry)
         )
+
+    def speaks_of(self, dtype: str, case: str) -> bool:
+        """Whether the entry speaks of a case in a dtype, whoever is asked."""
+        return _matches(dtype, self.dtype) and self.covers_case(case)
 
     def covers_subject(self, entry: Entry) -> bool:
         """Whether the entry speaks of any cell of a subject, in this run's environment."""

@@ -218,7 +218,8 @@ def _not_exercised(report: Report) -> list[str]:
         met = any(fnmatch.fnmatchcase(name, known.backend) for name in ran)
         (near if met else far).append(known)
     lines = [f"not exercised: {k.source} ({k.backend}: {k.reason})" for k in near]
-    if far and not any(entry.subject.port is not None for entry in report.roster.entries):
+    chosen = report.selection.backends or any(e.subject.port for e in report.roster.entries)
+    if far and not chosen:
         names = list(dict.fromkeys(known.backend.partition("/")[0] for known in far))
         lines.append(f"not exercised: {len(far)} known deviations of {_named(names, 'backends')}")
     return lines
