@@ -193,6 +193,14 @@ def test_what_becomes_of_one_case_is_its_own(tmp_path: Path, act: str) -> None:
     assert starts["program@cpu"] <= 4
 
 
+def test_reasons_do_not_depend_on_the_folder_or_the_case(tmp_path: Path) -> None:
+    text = "name = sorted(os.listdir(inputs))[0]\nsys.exit(os.path.join(inputs, name) + ' is bad')"
+    results, _ = run(program(tmp_path, text), SMALL, OTHER)
+    assert {r.reason for r in contexts(results).values()} == {
+        "exit status 1: INPUTS/CASE.safetensors is bad"
+    }
+
+
 def test_a_program_that_fails_after_its_last_output_has_failed(tmp_path: Path) -> None:
     results, _ = run(program(tmp_path, "each()\nos.abort()"), SMALL, OTHER)
     assert {r.status for r in results} == {"crash"}

@@ -345,6 +345,14 @@ def test_without_frameworks_numpy_is_what_runs(monkeypatch: pytest.MonkeyPatch) 
     assert roster.notes == tuple(f"{name} is not installed" for name in OWN[1:])
 
 
+def test_what_is_not_installed_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OWN[1:]:
+        monkeypatch.setitem(backend(name).__dict__, "lacking", ("torch",))
+        monkeypatch.setitem(backend(name).__dict__, "installed", False)
+    without = ", ".join(name for name in OWN[1:] if name != "torch")
+    assert survey(Selection(), QUIET).notes == (f"torch is not installed: without {without}",)
+
+
 def test_a_mode_that_cannot_run_here_is_skipped_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,12 +7,14 @@ command before it, as they are. What the README shows of a port is the same.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -115,6 +117,13 @@ def test_the_guide_names_every_function_word_and_convention() -> None:
         assert f"| {word} |" in text
     for convention in CONVENTIONS.values():
         assert f"| {convention.name} | {' · '.join(convention.options)}" in text
+
+
+def test_the_guide_names_every_key_of_a_declaration() -> None:
+    file = resources.files("qkvac.targets") / "declaration.schema.json"
+    text = GUIDE.read_text(encoding="utf-8")
+    for key in json.loads(file.read_text(encoding="utf-8"))["properties"]:
+        assert re.search(rf"`{key}\b", text), key
 
 
 def test_links_of_the_guide_lead_somewhere() -> None:

@@ -89,6 +89,18 @@ def test_a_mistake_is_one_clear_line_and_2(
     assert len(captured.err.splitlines()) == 1
 
 
+def test_a_default_that_cannot_be_names_its_file(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings(project, 'dtype = ["flaot32"]')
+    where = f"qkvac: {project / 'pyproject.toml'}, [tool.qkvac]: unknown dtype"
+    for words, named in (((), True), (("--dtype", "float23"), False)):
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "-b", "numpy", "--list", *words])
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.startswith(where) == named
+
+
 def test_what_is_no_table_is_said(project: Path) -> None:
     (project / "pyproject.toml").write_text("[tool]\nqkvac = 1\n")
     with pytest.raises(UsageError, match="is not a table"):

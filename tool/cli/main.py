@@ -375,7 +375,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             sys.exit(2)
         _fail(error.format_message())
     except UsageError as error:
-        _fail(str(error))
+        from qkvac.cli.settings import origin
+
+        _fail(f"{origin(str(error))}{error}")
     except (KeyboardInterrupt, click.Abort) as error:
         sys.exit(exit_status(error))
     except OSError as error:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from qkvac.texts import NAME, line
+from qkvac.texts import NAME, line, short
 from qkvac.toml import TOMLDecodeError, loads, text_of
 from qkvac.usage import UsageError, unknown
 
@@ -58,6 +58,20 @@ def defaults(commands: Mapping[str, click.Command]) -> dict[str, dict[str, Any]]
         for name, keys in options.items()
         if not values.keys().isdisjoint(keys)
     }
+
+
+def origin(message: str) -> str:
+    """What stands before an error that quotes a value of the table: where that is; else ""."""
+    try:
+        found = _find()
+    except UsageError:
+        return ""
+    if found is None or str(found[0]) in message:
+        return ""
+    path, table = found
+    values = [value if isinstance(value, list) else [value] for value in table.values()]
+    quoted = (repr(short(word)) for words in values for word in words if isinstance(word, str))
+    return f"{path}, [tool.qkvac]: " if any(text in message for text in quoted) else ""
 
 
 def _takes_part(command: click.Command) -> bool:

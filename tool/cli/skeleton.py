@@ -29,6 +29,7 @@ QKVAC = {{
     "name": {name},
     # Without dtypes: float32, and float64 if that is what comes back for it.
     # "dtypes": ["float64", "float32", "bfloat16", "float16"],
+    # torch takes the bits of bfloat16: torch.from_numpy(X.view("int16")).view(torch.bfloat16).
 {supports}
 {only}
     # Whether the same call gives the same bits again.

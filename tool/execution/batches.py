@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -246,7 +246,19 @@ class CommandRunner:
         if self._interrupted.is_set():
             self._run.kill()
         progress = partial(_count, places)
-        return self._run.finish(progress, self._timeout), outputs
+        ending = self._run.finish(progress, self._timeout)
+        named = {str(inputs): "INPUTS", str(outputs): "OUTPUTS"}
+        if len(jobs) == 1:
+            named |= {Path(vector.file).stem: "CASE" for vector in asked}
+        return _alike(ending, named), outputs
+
+
+def _alike(ending: Ending, named: Mapping[str, str]) -> Ending:
+    """An ending in words that do not depend on the folder and the case, so that they compare."""
+    reason, output = ending.reason, ending.output
+    for place, name in named.items():
+        reason, output = reason.replace(place, name), output.replace(place, name)
+    return replace(ending, reason=reason, output=output)
 
 
 def _key(job: Job) -> tuple[str, str]:

@@ -6,9 +6,10 @@ it finds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import starmap
 
 from qkvac.cells import LOADED, Subject
 from qkvac.execution import file_subjects
@@ -73,12 +74,13 @@ def survey(
 def _adapters(selection: Selection, options: Options, stack: ExitStack) -> Roster:
     entries = list[Entry]()
     notes = list[str]()
+    absent = dict[str, list[str]]()
     seen = dict[str, tuple[str, ...]]()
     for chosen, modes in _chosen(selection):
         if chosen.absence:
             if selection.backends:
                 raise UsageError(chosen.absence + chosen.remedy)
-            notes.append(chosen.absence)
+            absent.setdefault(chosen.absence, []).append(chosen.name)
             continue
         devices = seen[chosen.name] = _devices(chosen, selection, options, stack)
         versions = {chosen.name: chosen.version}
@@ -103,7 +105,13 @@ def _adapters(selection: Selection, options: Options, stack: ExitStack) -> Roste
             f"{', '.join(selection.backends)}: for none of the devices that there are: "
             f"{', '.join(dict.fromkeys(sum(seen.values(), ())))}"
         )
-    return Roster(tuple(entries), tuple(notes))
+    return Roster(tuple(entries), (*starmap(_left_out, absent.items()), *notes))
+
+
+def _left_out(absence: str, names: Sequence[str]) -> str:
+    """Why some backends are left out, and which, where that does not say it."""
+    others = [name for name in names if name not in absence.split()]
+    return f"{absence}: without {', '.join(others)}" if others else absence
 
 
 def _chosen(selection: Selection) -> Iterator[tuple[Backend, tuple[str, ...]]]:
