@@ -252,7 +252,7 @@ def test_cells_of_several_environments_have_links_of_their_own(visit: Open) -> N
     opened = set()
     for number in range(3):
         page.click(f"#table tbody tr:nth-child({number + 1}) a")
-        opened.add(page.locator("#cell dd", has_text=re.compile(r"^E\d ")).inner_text())
+        opened.add(page.locator("#cell dd", has_text=re.compile(r"^torch \d\S+ \(")).inner_text())
         until(page, "location.hash.includes('environment=')")
         page.evaluate(f"location.hash = 'q={id}'")
     assert len(opened) == 3
@@ -260,7 +260,7 @@ def test_cells_of_several_environments_have_links_of_their_own(visit: Open) -> N
 
 def test_versions_of_a_framework_are_compared_where_they_can_be(visit: Open) -> None:
     text = visit("merged").inner_text("#changes")
-    assert re.search(r"2\.4\.1 E\d →\s*to\s*2\.13\.0 E\d", text)
+    assert re.search(r"2\.4\.1 torch 2\.4\.1 →\s*to\s*2\.13\.0 torch 2\.13\.0", text)
     assert re.search(r"\d+ of \d+ changed", text)
     assert "A of attention, float32" in text
     assert "not comparable" in text
