@@ -22,7 +22,7 @@ LEAST, MOST = -3, 16
 """Powers of ten at the ends of the scale; what lies beyond stands at the end."""
 STEP: Final = 4
 """Powers of ten from label to label beyond the bound."""
-WIDTH: Final = 200
+WIDTH: Final = 214
 MARGIN: Final = 5
 BOUND, END = 105, 165
 """Where the bound stands, and the largest ratio; what has none stands at the right margin."""
