@@ -287,6 +287,11 @@ class Profile:
         }
 
     @cached_property
+    def shapes(self) -> frozenset[str]:
+        """What a port may declare to support of leading axes and unequal sizes."""
+        return frozenset(self.unequal) | {"batches"}
+
+    @cached_property
     def budget(self) -> Budget | None:
         """The operations of the text; None where an implementation has to move heads about.
 

@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("port", "test this port (file.py, package.module, model.onnx), not the backends")
     option("spec", "a Python file that declares profiles of your own", metavar="FILE", **several)
     option("declare", "declare KEY=VALUE of the port, in dotted TOML", **several)
-    option("tier", "which cases to run", choices=("default", "full"), default="default")
+    option("tier", "which cases to run", choices=("quick", "default", "full"), default="default")
     option("seeds", "further draws of every random case", type=int, default=0, metavar="N")
     option("secret", "draw from fresh entropy", action="store_true", default=False)
     option("entropy", "draw from this: the same again", default="", metavar="SEED")

@@ -36,6 +36,10 @@ class Case:
     compiled: bool = field(default=False, compare=False)
     """Whether compiled modes run it in the default tier."""
     tier: Tier = field(default="default", compare=False)
+    crossed: bool = field(default=False, compare=False)
+    """Whether it is a row of a covering array, which one dtype of its own is enough for."""
+    core: bool = field(default=False, compare=False)
+    """Whether it is among the few rows that have every value of every dimension."""
     generic: bool = field(default=False, compare=False)
     """Whether rounding errors are expected to look random, so that a z-score means something."""
     exact: tuple[str, ...] = field(default=(), compare=False)

@@ -304,33 +304,52 @@ class Maker:
         """A case, or none where no such inputs can be made."""
         if not sizes:
             return
-        profile, variant = self.profile, self.anatomy.variant
-        own = variant if len(profile.texts) > 1 else ""
-        lead = batch or ((2,) if profile.samples else ())
-        shape = "x".join(map(str, (*lead, *sizes.values())))
-        name = "/".join(filter(None, (profile.name, family, own, shape)))
-        program = self.anatomy.program
-        given = {"attributes": attributes(profile, variant, sizes), **fields}
-        case = Case(
-            name,
+        case = self.made(family, sizes, of, why, name=self.own, batch=batch or self.lead, **fields)
+        if self.reaches(case):
+            yield replace(case, exact=proved(case) if exact else ())
+
+    @property
+    def own(self) -> str:
+        """The variant as it stands in an id."""
+        return self.anatomy.variant if len(self.profile.texts) > 1 else ""
+
+    @property
+    def lead(self) -> Row:
+        """Leading axes where none are asked for."""
+        return (2,) if self.profile.samples else ()
+
+    def attributes(self, sizes: Sizes) -> dict[str, Any]:
+        """The keyword arguments of the variant, but for arrays."""
+        return attributes(self.profile, self.anatomy.variant, sizes)
+
+    def made(
+        self, family: str, sizes: Sizes, of: Family, why: str, name: str, batch: Row, **fields: Any
+    ) -> Case:
+        """A case, whether or not there are such inputs; `name` sets it apart in its family."""
+        profile, program = self.profile, self.anatomy.program
+        shape = "x".join(map(str, (*batch, *sizes.values())))
+        given = {"attributes": self.attributes(sizes), **fields}
+        return Case(
+            "/".join(filter(None, (profile.name, family, name, shape))),
             profile.name,
             family,
             sizes,
             why,
             Drawn(of, self.anatomy),
             f"{profile.name}/{family}/{shape}",
-            variant=own,
-            batch=lead,
+            variant=self.own,
+            batch=batch,
             masked=any(tensor.name in profile.masks for tensor in program.inputs),
             **given,
         )
+
+    def reaches(self, case: Case) -> bool:
+        """Whether there are such inputs."""
         try:
-            claims = proved(case) if exact else ()
-            if not exact:
-                case.recipe(Frame(case.seed, FORMATS[case.dtypes[0]], sizes, lead))
+            case.recipe(Frame(case.seed, FORMATS[case.dtypes[0]], case.sizes, case.batch))
         except UnreachableError:
-            return
-        yield replace(case, exact=claims)
+            return False
+        return True
 
 
 def _laid_out(of: Case, family: str, layouts: Mapping[str, str], why: str) -> Case:

@@ -184,7 +184,7 @@ class Anatomy:
         return frozenset(found)
 
     @cached_property
-    def _multiples(self) -> tuple[tuple[str, Expr], ...]:
+    def multiples(self) -> tuple[tuple[str, Expr], ...]:
         """Axes, and what divides them."""
         tensors = self.named.tensors
         axes = [axis for tensor in tensors.values() for axis in tensor.axes]
@@ -199,7 +199,7 @@ class Anatomy:
         )
 
     @cached_property
-    def _longer(self) -> tuple[tuple[str, Expr], ...]:
+    def longer(self) -> tuple[tuple[str, Expr], ...]:
         """Axes, and what they must not be shorter than."""
         found = []
         for node in self.nodes:
@@ -213,10 +213,10 @@ class Anatomy:
         sizes = dict(wanted)
         try:
             for _ in range(8):
-                for name, by in self._multiples:
+                for name, by in self.multiples:
                     part = int(fold(by, sizes).rational())
                     sizes[name] += -sizes[name] % part if part else 0
-                for name, least in self._longer:
+                for name, least in self.longer:
                     sizes[name] = max(sizes[name], int(fold(least, sizes).rational()))
             bound = {**dict.fromkeys(self.program.parameters, 1), **sizes}
             contract(self.program, bound)

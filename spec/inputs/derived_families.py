@@ -171,7 +171,8 @@ def zero_row(f: Frame, a: Anatomy) -> Inputs:
     for tensor in a.tokens:
         if tensor.rank >= 2:
             array = inputs[tensor.name]
-            array[..., array.shape[-2] // 2, :] = 0
+            middle = array.shape[-2] // 2
+            array[..., middle : middle + 1, :] = 0
     return inputs
 
 

@@ -56,6 +56,8 @@ class Steering:
         `values` of one column are repeated. Raises UnreachableError; the inputs are then spoiled.
         """
         count = len(columns)
+        if count and max(columns) >= self.width(node):
+            raise UnreachableError(f"{node} has too few columns")
         picks = np.arange(count, dtype=np.intp) * (values.shape[-1] > 1)
         self._put(node, np.asarray(columns, dtype=np.intp), picks, values, gain)
 

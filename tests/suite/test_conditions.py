@@ -46,7 +46,7 @@ CONDITIONS: Final = {
 def said(folder: Path, wrong: str) -> set[str]:
     path = folder / "port.py"
     path.write_text(textwrap.dedent(PORT).replace("CONDITION", wrong), encoding="utf-8")
-    report = check(path, dtypes=["float32"], workers=1)
+    report = check(path, tier="quick", dtypes=["float32"], workers=1)
     assert report.exit_status == 1
     return {r.diagnosis or "" for r in report.failures if r.cell.quantity == "C"}
 

@@ -117,7 +117,7 @@ def test_another_convention_is_offered(tmp_path: Path, convention: str, choice: 
     profile, text = PORTS[convention, choice]
     port = write(tmp_path, text)
     declared = f'conventions.{convention} = "{choice}"'
-    report = check(port, profiles=[profile], dtypes=["float32"], workers=1)
+    report = check(port, tier="quick", profiles=[profile], dtypes=["float32"], workers=1)
     told = [r.diagnosis or "" for r in report.failures if r.last and r.status == "failed"]
     assert told
     assert all(t.startswith("the results are those of another convention") for t in told)
@@ -127,6 +127,6 @@ def test_another_convention_is_offered(tmp_path: Path, convention: str, choice: 
 def test_no_convention_is_offered_for_what_none_explains(tmp_path: Path) -> None:
     port = write(tmp_path, "triangle = lambda L, S: np.tri(L, S, -1, dtype=bool)")
     profile = "scaled_dot_product_attention"
-    report = check(port, profiles=[profile], dtypes=["float32"], workers=1)
+    report = check(port, tier="quick", profiles=[profile], dtypes=["float32"], workers=1)
     assert report.exit_status == 1
     assert "another convention" not in str(report)

@@ -63,7 +63,9 @@ def narrow(folder: Path, declared: str) -> Path:
 
 def checked(port: Path, declared: str, profile: str) -> Report:
     declare = (declared,) if declared else ()
-    return check(port, profiles=[profile], dtypes=["float32"], declare=declare, workers=1)
+    return check(
+        port, tier="quick", profiles=[profile], dtypes=["float32"], declare=declare, workers=1
+    )
 
 
 def reasons(results: Sequence[Result]) -> set[str]:

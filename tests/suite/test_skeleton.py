@@ -79,11 +79,11 @@ def test_every_function_passes_once_it_is_filled_in(
     assert status == 0
     assert f"fill in `{profile}`" in out
     assert max(map(len, path.read_text(encoding="utf-8").splitlines())) <= 100
-    status, out, _ = command(capsys, "check", str(path), "--dtype", "float32")
+    status, out, _ = command(capsys, "check", str(path), "--dtype", "float32", "--tier", "quick")
     assert status == 1
     assert f"RuntimeError: {profile} is still to be written" in out
     filled_in(path)
-    report = check(path, dtypes=["float32"], workers=1)
+    report = check(path, tier="quick", dtypes=["float32"], workers=1)
     assert report.exit_status == 0, str(report)
     assert not report.counts["unsupported"] - len(profiles_with_cases()) + 1
 
@@ -110,7 +110,7 @@ def test_functions_of_ones_own_equations_pass_once_they_are_filled_in(
         assert (status, err) == (0, "")
         assert max(map(len, path.read_text(encoding="utf-8").splitlines())) <= 100
         filled_in(path)
-        report = check(path, dtypes=["float32"], workers=1, spec=[spec])
+        report = check(path, tier="quick", dtypes=["float32"], workers=1, spec=[spec])
         assert report.exit_status == 0, str(report)
         judged = {r.cell.quantity for r in report.results if r.ok and r.decisive}
         assert judged >= {profile.last, *profile.gradients.returns} - {"dlam"}

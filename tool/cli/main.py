@@ -69,9 +69,9 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--case", "cases", metavar="GLOB", help="Only cases like this.", **several),
         click.option(
             "--tier",
-            type=click.Choice(["default", "full"]),
+            type=click.Choice(["quick", "default", "full"]),
             default="default",
-            help="full: more lengths, and all cases in compiled modes.",
+            help="quick: named cases alone; full: longer ones, and all in compiled modes.",
         ),
         click.option(
             "--seeds",
@@ -217,7 +217,12 @@ def check(port: str, **given: Any) -> int:
 @click.option("--profile", "profiles", help="Only this function.", multiple=True)
 @click.option("--dtype", "dtypes", help="Default: every dtype.", multiple=True)
 @click.option("--case", "cases", metavar="GLOB", help="Only cases like this.", multiple=True)
-@click.option("--tier", type=click.Choice(["default", "full"]), default="default")
+@click.option(
+    "--tier",
+    type=click.Choice(["quick", "default", "full"]),
+    default="quick",
+    help="default: the covering arrays, too, which are large.",
+)
 @click.option(
     "--seeds",
     type=click.IntRange(0, 1000),
@@ -316,9 +321,20 @@ def backends(form: str) -> None:
 @equations
 @click.option("--profile", "profiles", multiple=True, help="Only this function.")
 @click.option("--case", "cases", metavar="GLOB", multiple=True, help="Only cases like this.")
+@click.option("--coverage", is_flag=True, help="What the crossed cases cover, and what not.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
-def cases(profiles: tuple[str, ...], cases: tuple[str, ...], form: str) -> None:
-    """List the cases and the reason for each."""
+def cases(profiles: tuple[str, ...], cases: tuple[str, ...], coverage: bool, form: str) -> None:
+    """List the named cases and the reason for each.
+
+    Besides them every profile has crossed cases (`--case '*/crossed*'` lists those): lengths,
+    widths, heads, leading axes, masks, numbers, data, layouts and dtypes, each two values together
+    in some case. --coverage shows which are, and why others cannot.
+    """
+    if coverage:
+        from qkvac.cli.coverage import show_coverage
+
+        show_coverage(profiles, form)
+        return
     from qkvac.cli.showing import show_cases
 
     show_cases(profiles, cases, form)

@@ -138,7 +138,8 @@ def _backend(backend: Backend) -> dict[str, Any]:
 
 def show_cases(profiles: tuple[str, ...], patterns: tuple[str, ...], form: str) -> None:
     """Ids and reasons of the selected cases."""
-    selection = Selection(profiles=profiles, cases=patterns, tier="full")
+    tier = "full" if any("crossed" in pattern for pattern in patterns) else "quick"
+    selection = Selection(profiles=profiles, cases=patterns, tier=tier)
     selection.check()
     chosen = [case for name in profiles_with_cases() for case in selection.chosen(name)]
     if form == "json":

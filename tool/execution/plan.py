@@ -5,13 +5,14 @@ Cells of a subject, of a dtype and of a case lie side by side, because a case is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from qkvac.cells import Cell, Status, no_function
 from qkvac.checks import registry
 from qkvac.spec.cases.catalogue import Case, profiles_with_cases
 from qkvac.spec.registry import known_profiles
+from qkvac.subjects import breadth
 from qkvac.subjects.roster import Entry, Roster
 from qkvac.subjects.selection import Selection
 from qkvac.targets.declaration import DTYPES
@@ -77,6 +78,24 @@ def plan(roster: Roster, selection: Selection) -> Plan:
     return Plan(tuple(jobs), left_out)
 
 
+def _crosses(
+    entry: Entry, case: Case, dtype: str, offered: tuple[str, ...], everything: bool
+) -> bool:
+    """Whether a crossed case is put to a subject in a dtype: one of those offered is enough.
+
+    Of ports all are. Adapters have the few that hold every value, and those of their modes that
+    prepare for every shape have them only where everything is asked for.
+    """
+    if entry.subject.port is None:
+        few = entry.shapes != breadth.ALL
+        return case.core and (everything or not few) and dtype == _first(case, offered)
+    return everything or dtype == _first(case, offered)
+
+
+def _first(case: Case, offered: tuple[str, ...]) -> str:
+    return next((dtype for dtype in case.dtypes if dtype in offered), "")
+
+
 def _dtypes(entry: Entry, selection: Selection) -> tuple[str, ...]:
     known = (*entry.dtypes, *entry.refused)
     return tuple(d for d in DTYPES if d in known and d in (selection.dtypes or DTYPES))
@@ -86,10 +105,11 @@ def jobs_of(entry: Entry, dtype: str, selection: Selection) -> tuple[list[Job], 
     """The jobs of a subject in a dtype, and how many cases the tier leaves out."""
     jobs = list[Job]()
     left_out = 0
+    dtypes = _dtypes(entry, selection)
     for name in profiles_with_cases():
         profile = known_profiles()[name]
         offered = name in entry.declaration.profiles
-        for case in selection.chosen(name):
+        for case in selection.chosen(name, profile.shapes - entry.declaration.supports):
             if dtype not in case.dtypes:
                 continue
             if entry.exported is not None and case.id not in entry.exported.get(dtype, ()):
@@ -100,7 +120,12 @@ def jobs_of(entry: Entry, dtype: str, selection: Selection) -> tuple[list[Job], 
                 status = Status.UNSUPPORTED
                 jobs.append(Job(entry, dtype, case, (profile.last,), (), status, refused, False))
                 break
-            if not selection.runs(case, dtype, entry.shapes):
+            if case.crossed:
+                if not _crosses(entry, case, dtype, dtypes, selection.tier == "full"):
+                    continue
+                if case.layouts and entry.lays_out_nothing:
+                    case = replace(case, layouts={})
+            elif not selection.runs(case, dtype, entry.shapes):
                 left_out += selection.runs(case, dtype)
                 continue
             status, reason = "", ""

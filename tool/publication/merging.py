@@ -183,7 +183,7 @@ def _environment(parts: Sequence[_Part]) -> Environment:
         # An empty list selects everything.
         run[name] = _union(lists) if all(lists) else []
     run["notes"] = _union(other.get("notes", []) for other in runs)
-    run["tier"] = max((other["tier"] for other in runs), key=["default", "full"].index)
+    run["tier"] = max((other["tier"] for other in runs), key=["quick", "default", "full"].index)
     run["seeds"] = max(other["seeds"] for other in runs)
     drawn_from = _union([other["entropy"]] for other in runs if "entropy" in other)
     if drawn_from:

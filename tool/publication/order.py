@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from qkvac.cells import CHECKS, Cell
 from qkvac.draw import draw_of
-from qkvac.spec.cases.catalogue import cases
+from qkvac.spec.cases.catalogue import cases, crossed_cases
 from qkvac.spec.registry import known_profiles, remembered
 from qkvac.targets.declaration import DTYPES
 
@@ -57,7 +57,9 @@ def _quantities(profile: str) -> Mapping[str, int]:
 
 @remembered
 def _cases(profile: str) -> Mapping[str, int]:
-    return _numbered(case.id for case in cases(profile)) if profile in known_profiles() else {}
+    if profile not in known_profiles():
+        return {}
+    return _numbered(case.id for case in (*cases(profile), *crossed_cases(profile)))
 
 
 def _numbered(names: Iterable[str]) -> dict[str, int]:

@@ -60,6 +60,11 @@ class Entry:
         return self.declaration.shapes.get(self.subject.mode, breadth.ALL)
 
     @property
+    def lays_out_nothing(self) -> bool:
+        """Whether its inputs have no memory layout of their own."""
+        return self.subject.form == COMMAND or "layouts" not in self.declaration.supports
+
+    @property
     def compiled(self) -> bool:
         """Whether every shape is compiled anew, so that few shapes are run."""
         return self.shapes == breadth.FEW

@@ -12,14 +12,21 @@ from pathlib import Path
 from typing import Final
 
 from qkvac.draw import Draw, draw_of
-from qkvac.spec.cases.catalogue import Case, cases, find, known_ids, profiles_with_cases
+from qkvac.spec.cases.catalogue import (
+    Case,
+    cases,
+    crossed_cases,
+    find,
+    known_ids,
+    profiles_with_cases,
+)
 from qkvac.spec.registry import remembered
 from qkvac.subjects import breadth
 from qkvac.targets.declaration import DTYPES
 from qkvac.targets.ports import nicknamed
 from qkvac.usage import UsageError, unknown
 
-TIERS: Final = ("default", "full")
+TIERS: Final = ("quick", "default", "full")
 
 DRAWS: Final = 1000
 """Most further draws of a random case."""
@@ -42,7 +49,7 @@ class Selection:
     dtypes: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
-    tier: str = "default"
+    tier: str = TIERS[0]
     seeds: int = 0
     """Further draws of every random case; one at least where there is an `entropy`."""
     declare: tuple[str, ...] = ()
@@ -72,21 +79,40 @@ class Selection:
             raise UsageError(
                 f"--seeds {self.seeds}: it is a number of additional draws, at most {DRAWS}"
             )
+        if not self.cases:
+            return
         known = [case.id for name in profiles_with_cases() for case in self._drawn(name)]
         for pattern in self.cases:
-            if not any(_matches(id, pattern) for id in known):
+            if any(_matches(id, pattern) for id in known):
+                continue
+            crossed = (case.id for name in profiles_with_cases() for case in self._crossed(name))
+            if not any(_matches(id, pattern) for id in crossed):
                 raise unknown("case", pattern, known, "qkvac cases", _families(pattern, known))
 
-    def chosen(self, profile: str) -> Iterator[Case]:
-        """Selected cases of a profile in the order of the spec, of every tier; draws follow."""
+    def chosen(self, profile: str, without: frozenset[str] = frozenset()) -> Iterator[Case]:
+        """Selected cases of a profile in the order of the spec, of every tier; draws follow.
+
+        Crossed cases come last, where the tier has any, adapted to a port that lacks `without`.
+        """
         if self.profiles and profile not in self.profiles:
             return
-        for case in self._drawn(profile):
+        for case in self._every(profile, without):
             if not self.cases or any(_matches(case.id, pattern) for pattern in self.cases):
                 yield case
 
     def _drawn(self, profile: str) -> tuple[Case, ...]:
         return _drawn(profile, max(self.seeds, bool(self.entropy)), self.entropy)
+
+    def _every(self, profile: str, without: frozenset[str]) -> Iterator[Case]:
+        yield from self._drawn(profile)
+        yield from self._crossed(profile, without)
+
+    def _crossed(self, profile: str, without: frozenset[str] = frozenset()) -> tuple[Case, ...]:
+        """Crossed cases of a profile, on fresh data where there is an `entropy`."""
+        if self.tier == TIERS[0]:
+            return ()
+        own = crossed_cases(profile, without)
+        return tuple(c.drawn(str(Draw(1, self.entropy))) for c in own) if self.entropy else own
 
     def runs(self, case: Case, dtype: str, shapes: str = breadth.ALL) -> bool:
         """Whether the tier has the case; by default, modes may run some or few shapes."""
