@@ -9,9 +9,10 @@ taken into Q and K). Only where the sum is reported, enters a softmax or is a fa
 
     |computed − true| ≤ inherited + ((1 + (k − 1)u_a)(1 + factor) − 1) · Σ|termᵢ|,
 
-which for a plain dot product of length k is k·u_a·Σ|x||y| (Jeannerod and Rump 2013). That holds
-for every order of summation, blocked or not, with or without FMA, and with any accumulator at
-least as precise as u_a; it is attained, so nothing smaller is safe.
+which for a plain dot product of length k is (ku_a + (k − 1)u_a²)·Σ|x||y|, a little more than what
+Jeannerod and Rump (2013) prove; docs/bounds.md has the proofs. It holds for every order of
+summation, blocked or not, with or without FMA, and with any accumulator at least as precise as
+u_a; it is attained, so nothing smaller is safe.
 
 Factors x̂ = x ± E contribute E_x(|y| + E_y) + |x|E_y, and |x̂||ŷ| replaces |x||y| in Σ|term|.
 If values are stored in a coarser format than they are accumulated in, the result is rounded

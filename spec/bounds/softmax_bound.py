@@ -133,7 +133,11 @@ class _Rows:
         return bool(self.theta.max(initial=0.0) < CALM)
 
     def doubted(self) -> Array | float:
-        """Factor for bounds that are proportional to A, as far as the center of A may be off."""
+        """Factor for bounds that are proportional to A, as far as the center of A may be off.
+
+        A weight at the center is off by e^(2(doubt − 1)θ), once for its own score and once for the
+        row's sum, and the bound is a product of three of them: A, Σ A(1 − e^(−θ)) and 1/D.
+        """
         if self.doubt < 1 + 2.0**-20 or self.theta.max(initial=0.0) < 2.0**-24:
             return 1.0
         heard = np.where(self.depth + self.theta > -745, self.theta, 0.0)

@@ -124,6 +124,11 @@ def _row(
     return None, reason
 
 
+def drawn(space: Space, part: Row, chance: random.Random) -> Row | None:
+    """Any row with a part, or None where none could be made."""
+    return _best(space, _Open(space, ()), part, chance, 0)
+
+
 class _Open:
     """The pairs that no row has yet."""
 

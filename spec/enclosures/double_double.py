@@ -33,7 +33,8 @@ from qkvac.spec.grammar.rearrangements import Array, Rearrangement, Rearrangemen
 from qkvac.spec.grammar.scalar import Scalar
 
 PAIR_UNIT: Final = 2.0**-102
-"""Relative error of a sum or product of two pairs: at most 2**-104, with room."""
+"""16u², charged of |x| + |y| for a sum and of the result for a product: what is left out and
+rounded is at most 3u² and 8u² (docs/bounds.md, section 6; Joldes, Muller and Popescu 2017)."""
 
 VANISHING: Final = -745.2
 """Logarithms of what is below GRID/2, whose own is -745.13."""

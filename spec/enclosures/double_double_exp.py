@@ -4,8 +4,8 @@ With z = N·ln2/1024 + r, exp(z) = 2**(N >> 10) · T[N & 1023] · exp(r) and |r|
 reduction subtracts ln2/1024 in three parts, of which N times the first two are exact. In
 expm1(r) = c + c²/2 + … only the first two terms need more than float64, and the square is of a
 head of 26 bits, hence exact; so is the table's head of 31 bits times the leading 22 of expm1(r).
-What is left is below 2**-31 and is rounded about four times: below 2**-82 in all, together with
-the table's tails (2**-85) and the cubic term (2**-88). EXP_ERROR is four times that.
+What is left is rounded three times below 2**-30.8, and less before: with the table's tails and the
+cubic term below 2**-81.5 in all (docs/bounds.md, section 6). EXP_ERROR is more than twice that.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ UNIT: Final = 2.0**-53
 GRID: Final = 2.0**-1074
 """Spacing of subnormal doubles: what one underflow may cost, twice over."""
 EXP_ULPS: Final = 4.0
+"""What NumPy's exponential may be off; more than the 3 ulp that the tested library is allowed."""
 LARGEST: Final = float(np.finfo(np.float64).max)
 
 
