@@ -147,7 +147,7 @@ def test_the_report_names_the_case(
         main(words)
     assert ended.value.code == 1
     out = capsys.readouterr().out
-    assert f"port0@cpu · float32 · attention/{ONE} · Q: crash" in out
+    assert f"port0@cpu · float32 · attention/{ONE}: crash" in out
     assert "killed by SIGABRT in attention (port0.py, line" in out
     assert f"again: qkvac check {port} --case attention/{ONE} --dtype float32" in out
 

@@ -68,7 +68,7 @@ def test_options_of_one_command_are_for_that_one(project: Path) -> None:
     [
         ('dtpye = "float32"', "unknown key 'dtpye'; did you mean dtype?"),
         ("list = true", "unknown key 'list'"),
-        ('tier = "huge"', "tier = 'huge': 'huge' is not one of 'default', 'full'"),
+        ('tier = "huge"', "tier = 'huge': 'huge' is not one of 'quick', 'default', 'full'"),
         ('timeout = "long"', "timeout = 'long': 'long' is not a valid float"),
         ("strict = 1", "strict = 1: it is true or false"),
         ("timeout = true", "timeout = True: it is one value"),

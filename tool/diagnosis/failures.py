@@ -88,14 +88,19 @@ def blocks(failures: Iterable[Result], most: int = SHOWN, width: int = 0) -> tup
 
 
 def telling(group: Iterable[Result]) -> Result:
-    """The failure that explains best: of the smallest case, which most likely has a snippet."""
-    return min(group, key=lambda result: (result.detail is None, _size(result)))
+    """The failure that explains best: of the smallest case, which most likely has a snippet.
+
+    A named case says why it is there, and comes before one that only crosses values.
+    """
+    return min(group, key=lambda result: (result.detail is None, *_size(result)))
 
 
-def _size(result: Result) -> int:
-    """The product of a case's sizes, which is what it takes to look at it."""
+def _size(result: Result) -> tuple[bool, int]:
+    """Whether a case is crossed, and the product of its sizes: what it takes to look at it."""
     case = known_case(result.cell.case)
-    return sys.maxsize if case is None else prod(case.sizes.values()) * prod(case.batch)
+    if case is None:
+        return True, sys.maxsize
+    return case.crossed, prod(case.sizes.values()) * prod(case.batch)
 
 
 def command(result: Result) -> str:
