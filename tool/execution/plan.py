@@ -16,6 +16,7 @@ from qkvac.subjects import breadth
 from qkvac.subjects.roster import Entry, Roster
 from qkvac.subjects.selection import Selection
 from qkvac.targets.declaration import DTYPES
+from qkvac.targets.packages import FRAMEWORKS
 from qkvac.usage import UsageError
 
 
@@ -83,11 +84,12 @@ def _crosses(
 ) -> bool:
     """Whether a crossed case is put to a subject in a dtype: one of those offered is enough.
 
-    Of ports all are. Adapters have the few that hold every value, and those of their modes that
-    prepare for every shape have them only where everything is asked for.
+    Of ports all are. Adapters have the few that hold every value: frameworks always, but for modes
+    that prepare for every shape; those and libraries, whose deviations are listed case by case,
+    only where everything is asked for.
     """
     if entry.subject.port is None:
-        few = entry.shapes != breadth.ALL
+        few = entry.shapes != breadth.ALL or entry.subject.backend not in FRAMEWORKS
         return case.core and (everything or not few) and dtype == _first(case, offered)
     return everything or dtype == _first(case, offered)
 
