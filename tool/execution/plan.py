@@ -12,11 +12,9 @@ from qkvac.cells import Cell, Status, no_function
 from qkvac.checks import registry
 from qkvac.spec.cases.catalogue import Case, profiles_with_cases
 from qkvac.spec.registry import known_profiles
-from qkvac.subjects import breadth
 from qkvac.subjects.roster import Entry, Roster
 from qkvac.subjects.selection import Selection
 from qkvac.targets.declaration import DTYPES
-from qkvac.targets.packages import FRAMEWORKS
 from qkvac.usage import UsageError
 
 
@@ -84,13 +82,11 @@ def _crosses(
 ) -> bool:
     """Whether a crossed case is put to a subject in a dtype: one of those offered is enough.
 
-    Of ports all are. Adapters have the few that hold every value: frameworks always, but for modes
-    that prepare for every shape; those and libraries, whose deviations are listed case by case,
-    only where everything is asked for.
+    Of ports all are. Adapters, whose deviations are listed case by case, have the few that hold
+    every value, and only where everything is asked for.
     """
     if entry.subject.port is None:
-        few = entry.shapes != breadth.ALL or entry.subject.backend not in FRAMEWORKS
-        return case.core and (everything or not few) and dtype == _first(case, offered)
+        return case.core and everything and dtype == _first(case, offered)
     return everything or dtype == _first(case, offered)
 
 
